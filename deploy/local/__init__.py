@@ -1,0 +1,1 @@
+"""The embedded stack: real parts from wheels, started and supervised on one machine."""

@@ -1,0 +1,149 @@
+"""The one typed settings object of every Overline process.
+
+Values come, strongest first, from keyword arguments, environment variables (prefix ``OVERLINE_``),
+a ``.env`` file in the working directory, and ``overline.env`` in the state folder, which
+``overline up`` writes with the real ports, addresses and secrets of the embedded stack. Every
+default works for the embedded stack. Nothing else in the project reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from decimal import Decimal
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+__all__ = ["Settings", "load_settings", "state_folder"]
+
+
+def state_folder() -> Path:
+    """Return the state folder: ``OVERLINE_HOME`` or ``~/.overline``."""
+    return Path(os.environ.get("OVERLINE_HOME") or Path.home() / ".overline").expanduser()
+
+
+class Settings(BaseSettings):
+    """Effective settings; frozen, validated when the process starts."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="OVERLINE_", extra="ignore", frozen=True, env_file_encoding="utf-8"
+    )
+
+    home: Path = Field(
+        default_factory=state_folder,
+        description="State folder of the embedded stack: data, logs, ports, secrets.",
+    )
+    engine_env: Path | None = Field(
+        default=None,
+        description="Python environment of the models under Triton; default: <home>/engine.",
+    )
+
+    # 01 application
+    api_host: str = Field(default="127.0.0.1", description="Address the API listens on.")
+    api_port: int = Field(default=8080, description="TCP port the API listens on.")
+    api_url: str = Field(
+        default="http://127.0.0.1:8080", description="Base URL at which clients reach the API."
+    )
+    api_key: SecretStr | None = Field(
+        default=None, description="API key the command line uses (`ol_<id>_<secret>`)."
+    )
+    max_request_bytes: int = Field(
+        default=2_000_000, description="Largest request body accepted, in bytes."
+    )
+
+    # Postgres
+    database_url: SecretStr = Field(
+        default=SecretStr("postgresql://overline_app@127.0.0.1:5433/overline"),
+        description="Postgres of the processes; a role that owns nothing.",
+    )
+    admin_database_url: SecretStr | None = Field(
+        default=None, description="Postgres role that may migrate; only `up` and `migrate` use it."
+    )
+    reader_database_url: SecretStr | None = Field(
+        default=None, description="Read-only Postgres role for people (`overline psql`)."
+    )
+    database_pool_size: int = Field(default=10, description="Largest number of connections.")
+
+    # 04 orchestrator
+    temporal_address: str = Field(default="127.0.0.1:7233", description="Temporal frontend.")
+    temporal_namespace: str = Field(default="default", description="Temporal namespace.")
+    temporal_api_key: SecretStr | None = Field(default=None, description="Temporal Cloud API key.")
+    temporal_tls: bool = Field(default=False, description="Connect to Temporal with TLS.")
+    temporal_ui_url: str = Field(
+        default="http://127.0.0.1:8233", description="Base URL of the Temporal Web UI."
+    )
+    task_queue: str = Field(default="overline", description="Temporal task queue of the workers.")
+    workers: int = Field(default=2, description="Worker processes of the embedded stack.")
+    worker_concurrency: int = Field(
+        default=100, description="Activities one worker process runs at a time."
+    )
+
+    # payload encryption
+    payload_keys: SecretStr = Field(
+        default=SecretStr(""),
+        description=(
+            "Key ring of Temporal payloads: `id:base64,id:base64`, each 32 bytes; the first "
+            "encrypts, all decrypt. Empty is allowed only where no payload is handled."
+        ),
+    )
+    codec_token: SecretStr | None = Field(
+        default=None, description="Capability token in the Web UI's codec endpoint."
+    )
+
+    # 08 inference engine
+    triton_urls: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=("127.0.0.1:8001",), description="Triton replicas, `host:grpc_port`, by comma."
+    )
+    models_dir: Path | None = Field(
+        default=None, description="Tokenizers and templates by model; default: <home>/models."
+    )
+    models: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=("smollm2-135m-instruct", "gemma-3-270m", "all-minilm-l6-v2"),
+        description="Registered models the embedded stack serves, by comma.",
+    )
+    default_max_cost_usd: Decimal | None = Field(
+        default=None, description="Budget of a task whose request names none, in USD."
+    )
+
+    # observability
+    otlp_endpoint: str | None = Field(
+        default=None, description="OTLP/HTTP base URL of a collector; unset: traces stay local."
+    )
+    trace_prompts: bool = Field(
+        default=False, description="Put prompts and answers on spans; off by default."
+    )
+    log_level: str = Field(default="INFO", description="Log level of every process.")
+    metrics_port: int = Field(
+        default=0, description="Port of a worker's Prometheus endpoint; 0: none."
+    )
+
+    @field_validator("triton_urls", "models", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """Lists in the environment are separated by commas, as people write them."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @property
+    def engine_environment(self) -> Path:
+        """Folder of the engine's Python environment."""
+        return self.engine_env or self.home / "engine"
+
+    @property
+    def models_folder(self) -> Path:
+        """Folder that holds one sub-folder of tokenizer artefacts a model."""
+        return self.models_dir or self.home / "models"
+
+
+@lru_cache(maxsize=1)
+def load_settings() -> Settings:
+    """Read the settings of this process once.
+
+    Raises:
+        pydantic.ValidationError: A variable has a value of the wrong kind.
+    """
+    return Settings(_env_file=(state_folder() / "overline.env", ".env"))

@@ -1,0 +1,322 @@
+"""One model call: admit → look up → decide → assemble → generate → settle.
+
+Each arrow is an activity, known here by its name and its contract only. Whatever happens after a
+call was admitted, it is settled: a hold never outlives its call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal, TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+from workflows import policies
+from workflows.contracts import (
+    Admission,
+    AdmitInput,
+    AssembledPrompt,
+    AssembleInput,
+    CacheAnswer,
+    Candidate,
+    Charge,
+    DecideInput,
+    Decision,
+    Generated,
+    GenerateInput,
+    LookUpInput,
+    Plan,
+    SettleInput,
+    TaskStatus,
+    Tenant,
+    ToolCall,
+    ToolName,
+    Usage,
+)
+from workflows.errors import EngineDown, RequestRefused
+from workflows.failures import describe
+
+__all__ = ["Answered", "ModelCall"]
+
+Result = TypeVar("Result", bound=BaseModel)
+
+# A generation that failed with one of these may succeed on another candidate.
+_NEXT_CANDIDATE = frozenset({EngineDown.type(), RequestRefused.type()})
+
+
+class Answered(BaseModel):
+    """What a call gave, from the engine or from the cache."""
+
+    model: str
+    cached: bool
+    answer: str | None
+    digest: str
+    chars: int
+    tool_call: ToolCall | None
+    usage: Usage
+    charge: Charge
+
+
+class ModelCall:
+    """The chain for one call of one step."""
+
+    def __init__(
+        self,
+        *,
+        tenant: Tenant,
+        task_id: UUID,
+        step: int,
+        plan: Plan,
+        purpose: Literal["tool_call", "answer"],
+        tools: tuple[ToolName, ...],
+        transcript_digest: str,
+        prompt_chars: int,
+        max_tokens: int,
+    ) -> None:
+        """Describe the call; nothing happens until `run`."""
+        self._common = {
+            "tenant": tenant,
+            "task_id": task_id,
+            "step": step,
+            "call_key": f"{task_id}:{step}",
+        }
+        self._step = step
+        self._plan = plan
+        self._purpose = purpose
+        self._tools = tools
+        self._digest = transcript_digest
+        self._prompt_chars = prompt_chars
+        self._max_tokens = max_tokens
+
+    async def run(self) -> Answered:
+        """Run the chain.
+
+        Raises:
+            ActivityError: A layer refused or failed; the call is settled and the task's row says
+                so. If the call was not even admitted, there was nothing to settle.
+            asyncio.CancelledError: The task was cancelled; what was made until then is settled.
+        """
+        plan = self._plan
+        await self._execute(
+            "gateway.admit",
+            AdmitInput(
+                **self._common, route=plan.route, model=plan.model, max_tokens=self._max_tokens
+            ),
+            Admission,
+            policies.LOOKUP,
+            "may this call happen? hold its worst case",
+        )
+        settled = False
+        try:
+            found = await self._look_up()
+            if found.hit is not None:
+                settled = True
+                return await self._settle_hit(found)
+            decision = await self._decide()
+            prompt, generated, chosen = await self._generate(decision)
+            settled = True
+            charge = await self._settle(
+                SettleInput(
+                    **self._common,
+                    outcome="succeeded",
+                    model=chosen.model,
+                    generation_key=prompt.generation_key,
+                    finish_reason=generated.finish_reason,
+                    tool_call=generated.tool_call,
+                    decision=decision,
+                    parts=prompt.parts,
+                    cache_key=found.key,
+                    collections=plan.collections,
+                    finish=TaskStatus.SUCCEEDED if self._purpose == "answer" else None,
+                ),
+                f"{chosen.model}: prompt {generated.usage.prompt_tokens} tokens, "
+                f"{generated.usage.completion_tokens} made, {self._what(generated.tool_call)}",
+            )
+            return Answered(
+                model=chosen.model,
+                cached=False,
+                answer=generated.answer,
+                digest=generated.digest,
+                chars=generated.chars,
+                tool_call=generated.tool_call,
+                usage=generated.usage,
+                charge=charge,
+            )
+        except (ActivityError, ApplicationError, asyncio.CancelledError) as error:
+            if not settled:
+                await self._settle_failure(error)
+            raise
+
+    async def _look_up(self) -> CacheAnswer:
+        if self._plan.cache == "off" or self._plan.sampling.temperature > 0:
+            return CacheAnswer()
+        return await self._execute(
+            "cache.look_up",
+            LookUpInput(
+                **self._common,
+                plan=self._plan,
+                purpose=self._purpose,
+                tools=self._tools,
+                transcript_digest=self._digest,
+            ),
+            CacheAnswer,
+            policies.LOOKUP,
+            "has this been answered already?",
+        )
+
+    async def _decide(self) -> Decision:
+        return await self._execute(
+            "router.decide",
+            DecideInput(
+                **self._common,
+                route=self._plan.route,
+                model=self._plan.model,
+                purpose=self._purpose,
+                prompt_chars=self._prompt_chars,
+                max_tokens=self._max_tokens,
+            ),
+            Decision,
+            policies.LOOKUP,
+            f"which model answers on route {self._plan.route}?",
+        )
+
+    async def _generate(self, decision: Decision) -> tuple[AssembledPrompt, Generated, Candidate]:
+        last = len(decision.candidates) - 1
+        for number, chosen in enumerate(decision.candidates):
+            prompt = await self._execute(
+                "context.assemble",
+                AssembleInput(
+                    **self._common,
+                    candidate=number,
+                    chosen=chosen,
+                    purpose=self._purpose,
+                    tools=self._tools,
+                    collections=self._plan.collections,
+                    passages=self._plan.passages,
+                    max_tokens=self._max_tokens,
+                ),
+                AssembledPrompt,
+                policies.RETRIEVAL,
+                f"{chosen.model}: what does the model see?",
+            )
+            try:
+                generated = await self._execute(
+                    "generation.generate",
+                    GenerateInput(
+                        **self._common,
+                        generation_key=prompt.generation_key,
+                        chosen=chosen,
+                        purpose=self._purpose,
+                        tools=self._tools,
+                        sampling=self._plan.sampling,
+                        max_tokens=prompt.max_tokens,
+                    ),
+                    Generated,
+                    policies.GENERATE if number == last else policies.GENERATE_WITH_FALLBACK,
+                    f"{chosen.model}: prompt {prompt.prompt_tokens} tokens, "
+                    + (
+                        f"choose among {', '.join(self._tools)}"
+                        if self._purpose == "tool_call"
+                        else f"answer in {prompt.max_tokens} at most"
+                    ),
+                )
+            except ActivityError as error:
+                cause = error.cause
+                if (
+                    number < last
+                    and isinstance(cause, ApplicationError)
+                    and cause.type in _NEXT_CANDIDATE
+                ):
+                    continue
+                raise
+            return prompt, generated, chosen
+        raise ApplicationError(
+            f"route {decision.route!r} has no candidate", type=EngineDown.type(), non_retryable=True
+        )
+
+    async def _settle_hit(self, found: CacheAnswer) -> Answered:
+        charge = await self._settle(
+            SettleInput(
+                **self._common,
+                outcome="cached",
+                model=found.model,
+                finish_reason=found.finish_reason,
+                tool_call=found.tool_call,
+                cache_hit=found.hit,
+                finish=TaskStatus.SUCCEEDED if self._purpose == "answer" else None,
+            ),
+            f"answered by the cache, for nothing; {self._what(found.tool_call)}",
+        )
+        return Answered(
+            model=found.model or "",
+            cached=True,
+            answer=found.answer,
+            digest=found.digest,
+            chars=found.chars,
+            tool_call=found.tool_call,
+            usage=Usage(),
+            charge=charge,
+        )
+
+    async def _settle_failure(self, error: BaseException) -> None:
+        cancelled = is_cancelled_exception(error)
+        await self._settle(
+            SettleInput(
+                **self._common,
+                outcome="cancelled" if cancelled else "failed",
+                error=None if cancelled else describe(error, step=self._step),
+                finish=TaskStatus.CANCELLED if cancelled else TaskStatus.FAILED,
+            ),
+            "cancelled: pay for what was made" if cancelled else "failed: pay for what was made",
+        )
+
+    async def _settle(self, settlement: SettleInput, summary: str) -> Charge:
+        """Settle, even while the task is being cancelled: the workflow must not end before."""
+        running = self._start("gateway.settle", settlement, Charge, policies.MONEY, summary)
+        interrupted: asyncio.CancelledError | None = None
+        while not running.done():
+            try:
+                await asyncio.shield(running)
+            except asyncio.CancelledError as error:
+                interrupted = error
+        charge = running.result()
+        # A call that ended its task was in time; any other one must not be followed by a next.
+        if interrupted is not None and settlement.finish is None:
+            raise interrupted
+        return charge
+
+    async def _execute(
+        self,
+        activity: str,
+        argument: BaseModel,
+        result: type[Result],
+        options: policies.Options,
+        summary: str,
+    ) -> Result:
+        return await self._start(activity, argument, result, options, summary)
+
+    def _start(
+        self,
+        activity: str,
+        argument: BaseModel,
+        result: type[Result],
+        options: policies.Options,
+        summary: str,
+    ) -> workflow.ActivityHandle[Result]:
+        """Start one layer, with a line in plain words for the Web UI."""
+        return workflow.start_activity(
+            activity,
+            argument,
+            result_type=result,
+            # Temporal refuses a summary of more than 400 bytes.
+            summary=f"step {self._step} · {summary}"[:180],
+            **options,
+        )
+
+    def _what(self, tool_call: ToolCall | None) -> str:
+        if tool_call is not None:
+            return f"calls {tool_call.name}"
+        return "no tools needed" if self._purpose == "tool_call" else "answers"

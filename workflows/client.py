@@ -1,0 +1,60 @@
+"""How every process talks to Temporal: one converter for clients, workers and the replayer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio.common import SearchAttributeKey
+from temporalio.contrib.pydantic import PydanticPayloadConverter
+from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
+
+from settings import Settings
+from workflows.codec import EncryptionCodec, KeyRing
+
+__all__ = [
+    "SEARCH_COST",
+    "SEARCH_MODEL",
+    "SEARCH_ORGANISATION",
+    "SEARCH_STATUS",
+    "SEARCH_TEAM",
+    "connect_kwargs",
+    "data_converter",
+]
+
+# Plain text by Temporal's design: ids, names and amounts only, never content.
+SEARCH_ORGANISATION = SearchAttributeKey.for_keyword("OverlineOrganisation")
+SEARCH_TEAM = SearchAttributeKey.for_keyword("OverlineTeam")
+SEARCH_MODEL = SearchAttributeKey.for_keyword("OverlineModel")
+SEARCH_STATUS = SearchAttributeKey.for_keyword("OverlineStatus")
+SEARCH_COST = SearchAttributeKey.for_int("OverlineCostMicroUSD")
+
+
+def data_converter(settings: Settings) -> DataConverter:
+    """Return the converter: pydantic models, encrypted, failures included.
+
+    Raises:
+        ValueError: The key ring is empty or malformed.
+    """
+    return DataConverter(
+        payload_converter_class=PydanticPayloadConverter,
+        payload_codec=EncryptionCodec(
+            KeyRing.parse(settings.payload_keys.get_secret_value()), settings.temporal_namespace
+        ),
+        failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
+    )
+
+
+def connect_kwargs(settings: Settings) -> dict[str, Any]:
+    """Return the keyword arguments of `Client.connect` that every process shares.
+
+    The tracing plugin is added by the process that sets tracing up (observability.tracing).
+    """
+    kwargs: dict[str, Any] = {
+        "namespace": settings.temporal_namespace,
+        "data_converter": data_converter(settings),
+    }
+    if settings.temporal_api_key is not None:
+        kwargs["api_key"] = settings.temporal_api_key.get_secret_value()
+    if settings.temporal_tls or settings.temporal_api_key is not None:
+        kwargs["tls"] = True
+    return kwargs

@@ -1,0 +1,534 @@
+"""What crosses the orchestrator's border: one frozen model in, one out.
+
+Only the standard library and pydantic are imported here, so that workflows, activities and the
+API can share these shapes. New fields get defaults, because recorded histories must stay readable.
+Nothing in here carries a conversation: texts live in Postgres, histories carry references.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+__all__ = [
+    "Admission",
+    "AdmitInput",
+    "AssembleInput",
+    "AssembledPrompt",
+    "CacheAnswer",
+    "Candidate",
+    "Charge",
+    "CloseInput",
+    "DecideInput",
+    "Decision",
+    "EmbedInput",
+    "EmbedOutput",
+    "GenerateInput",
+    "Generated",
+    "IngestInput",
+    "IngestOutcome",
+    "Limits",
+    "LookUpInput",
+    "Message",
+    "Plan",
+    "PromptPart",
+    "Sampling",
+    "SettleInput",
+    "SplitInput",
+    "SplitOutput",
+    "TaskError",
+    "TaskInput",
+    "TaskOutcome",
+    "TaskRequest",
+    "TaskStatus",
+    "Tenant",
+    "ToolCall",
+    "ToolInput",
+    "ToolName",
+    "ToolOutput",
+    "ToolUse",
+    "Usage",
+    "generation_key",
+]
+
+ToolName = Literal["calculator", "search"]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+
+
+class Wire(BaseModel):
+    """Base of everything that crosses the border: frozen, and unknown fields are an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# --- what a caller asks -----------------------------------------------------------------------
+
+
+class Message(Wire):
+    """One message of the conversation so far."""
+
+    role: Literal["system", "user", "assistant"] = Field(
+        description="Who speaks: `system`, `user` or `assistant`."
+    )
+    content: str = Field(
+        min_length=1, description="The text, at most 1,000,000 characters.", max_length=1_000_000
+    )
+    pinned: bool = Field(
+        default=False, description="Keep this message however short the window gets."
+    )
+
+
+class Sampling(Wire):
+    """How the engine picks tokens."""
+
+    temperature: float = Field(
+        default=0.0, ge=0.0, le=2.0, description="Softmax temperature; 0 is greedy. No unit."
+    )
+    top_p: float = Field(
+        default=1.0, gt=0.0, le=1.0, description="Nucleus: smallest probability mass kept, 0 to 1."
+    )
+    top_k: int = Field(
+        default=0, ge=0, le=1000, description="Candidates kept, in tokens; 0 keeps all."
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the sampler.")
+    repetition_penalty: float = Field(
+        default=1.0, ge=0.5, le=2.0, description="Multiplicative penalty of seen tokens; 1 is off."
+    )
+    presence_penalty: float = Field(
+        default=0.0, ge=-2.0, le=2.0, description="Additive penalty of seen tokens; 0 is off."
+    )
+    frequency_penalty: float = Field(
+        default=0.0, ge=-2.0, le=2.0, description="Additive penalty by count; 0 is off."
+    )
+    max_tokens: int = Field(default=256, ge=1, le=32_768, description="Longest answer, in tokens.")
+    min_tokens: int = Field(default=0, ge=0, le=32_768, description="Shortest answer, in tokens.")
+    stop: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = Field(
+        default=(), max_length=8, description="Texts that end the answer; not part of it."
+    )
+    ignore_eos: bool = Field(
+        default=False, description="Go on past the model's own end of text, up to `max_tokens`."
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Sampling:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError("min_tokens is larger than max_tokens")
+        return self
+
+
+class ToolUse(Wire):
+    """A tool the agent may use."""
+
+    name: ToolName = Field(description="`calculator` or `search`.")
+    must_call: bool = Field(
+        default=False, description="The agent answers only after it has called this tool."
+    )
+    max_calls: int = Field(
+        default=3, ge=1, le=50, description="How often this tool may be called in a task."
+    )
+
+
+class Limits(Wire):
+    """Where the agent's loop ends at the latest."""
+
+    max_steps: int = Field(default=8, ge=1, le=200, description="Turns of the loop, in steps.")
+    max_cost_usd: Decimal | None = Field(
+        default=None,
+        gt=0,
+        max_digits=18,
+        decimal_places=9,
+        description="Budget of the task, in USD; none means the budgets above it only.",
+    )
+
+
+class TaskRequest(Wire):
+    """An agent task as a caller submits it. Give `input`, or `messages`, not both."""
+
+    input: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1_000_000,
+        description="What the agent should do; short for one user message. Characters.",
+    )
+    messages: tuple[Message, ...] = Field(
+        default=(), max_length=1000, description="A conversation that ends with a user message."
+    )
+    system: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=100_000,
+        description="System prompt; always kept in the window. Characters.",
+    )
+    route: Name = Field(
+        default="default", description="Route that chooses among the registered models."
+    )
+    model: Name | None = Field(
+        default=None, description="Use exactly this registered model instead of the route's rules."
+    )
+    tools: tuple[ToolUse, ...] = Field(
+        default=(), max_length=16, description="Tools the agent may call."
+    )
+    collections: tuple[Name, ...] = Field(
+        default=(), max_length=16, description="Names or ids of collections to retrieve from."
+    )
+    passages: int = Field(
+        default=3, ge=0, le=20, description="Passages retrieved into the prompt, at most."
+    )
+    sampling: Sampling = Field(
+        default_factory=Sampling, description="How the engine picks the answer's tokens."
+    )
+    limits: Limits = Field(default_factory=Limits, description="Where the loop ends.")
+    cache: Literal["auto", "off"] = Field(
+        default="auto",
+        description="`auto` reuses an exactly equal earlier call's answer when sampling is greedy; "
+        "`off` never reads nor writes the cache.",
+    )
+    user: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
+        default=None, description="End user the spend is attributed to."
+    )
+    tags: dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=64)],
+        Annotated[str, StringConstraints(max_length=200)],
+    ] = Field(default_factory=dict, max_length=20, description="Free tags for attribution.")
+
+    @model_validator(mode="after")
+    def _one_question(self) -> TaskRequest:
+        if (self.input is None) == (not self.messages):
+            raise ValueError("give either input or messages")
+        if self.messages and self.messages[-1].role != "user":
+            raise ValueError("the last message must come from the user")
+        names = [tool.name for tool in self.tools]
+        if len(names) != len(set(names)):
+            raise ValueError("a tool is named twice")
+        return self
+
+    def conversation(self) -> tuple[Message, ...]:
+        """Return the conversation in messages, whichever way it was given."""
+        if self.input is not None:
+            return (Message(role="user", content=self.input),)
+        return self.messages
+
+
+# --- the workflow -----------------------------------------------------------------------------
+
+
+class TaskStatus(StrEnum):
+    """State of a task; the last three are final."""
+
+    ACCEPTED = "accepted"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Tenant(Wire):
+    """Who asked, and who pays."""
+
+    organisation_id: UUID
+    team_id: UUID
+    key_id: UUID
+
+
+class Plan(Wire):
+    """The part of a request that steers the loop: small, and without any text of the caller's."""
+
+    route: str = "default"
+    model: str | None = None
+    tools: tuple[ToolUse, ...] = ()
+    collections: tuple[UUID, ...] = ()
+    passages: int = 3
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    cache: Literal["auto", "off"] = "auto"
+
+
+class TaskInput(Wire):
+    """Input of `AgentTask`. The messages themselves are in the task's row."""
+
+    task_id: UUID
+    tenant: Tenant
+    plan: Plan
+    prompt_digest: str = Field(description="SHA-256 of system prompt and messages, canonical JSON.")
+    prompt_chars: int = Field(description="Length of system prompt and messages, in characters.")
+
+
+class TaskError(Wire):
+    """Why a task did not succeed; `code` is documented in docs/errors.md."""
+
+    code: str
+    message: str
+    step: int | None = None
+    layer: str | None = None
+
+
+class TaskOutcome(Wire):
+    """Result of `AgentTask`."""
+
+    task_id: UUID
+    status: TaskStatus
+    steps: int
+    answer: str | None = Field(
+        default=None, description="The answer when it is short; else read it from the task."
+    )
+    cost_usd: Decimal = Decimal(0)
+    error: TaskError | None = None
+
+
+# --- the chain --------------------------------------------------------------------------------
+
+
+class Call(Wire):
+    """Which model call of which task an activity works for."""
+
+    tenant: Tenant
+    task_id: UUID
+    step: int
+    call_key: str
+
+
+def generation_key(call_key: str, candidate: int) -> str:
+    """Return the key of one candidate's generation within a call."""
+    return f"{call_key}#{candidate}"
+
+
+class AdmitInput(Call):
+    """Ask whether the call may happen, and hold its worst-case price."""
+
+    route: str
+    model: str | None
+    max_tokens: int
+
+
+class Admission(Wire):
+    """The call may happen."""
+
+    held_usd: Decimal
+
+
+class LookUpInput(Call):
+    """Ask whether an equal call has been answered already."""
+
+    plan: Plan
+    purpose: Literal["tool_call", "answer"]
+    tools: tuple[ToolName, ...]
+    transcript_digest: str
+
+
+class CacheAnswer(Wire):
+    """Hit (with the answer) or miss; `key` is where settle may store the answer."""
+
+    key: str | None = None
+    hit: UUID | None = None
+    model: str | None = None
+    answer: str | None = None
+    digest: str = ""
+    chars: int = 0
+    finish_reason: str | None = None
+    tool_call: ToolCall | None = None
+
+
+class DecideInput(Call):
+    """Ask which models may answer, best first."""
+
+    route: str
+    model: str | None
+    purpose: Literal["tool_call", "answer"]
+    prompt_chars: int
+    max_tokens: int
+
+
+class Candidate(Wire):
+    """One model that may answer, and why."""
+
+    model: str
+    version: str
+    deployment: UUID
+    triton_model: str
+    urls: tuple[str, ...]
+    tokenizer_version: str
+    reason: str
+
+
+class Decision(Wire):
+    """Ordered candidates; the first is asked first."""
+
+    route: str
+    candidates: tuple[Candidate, ...]
+    refused: tuple[str, ...] = Field(
+        default=(), description="Models of the route that cannot take this call, and why not."
+    )
+
+
+class AssembleInput(Call):
+    """Build what the model sees."""
+
+    candidate: int
+    chosen: Candidate
+    purpose: Literal["tool_call", "answer"]
+    tools: tuple[ToolName, ...]
+    collections: tuple[UUID, ...]
+    passages: int
+    max_tokens: int
+
+
+class PromptPart(Wire):
+    """Provenance of one part of a prompt."""
+
+    kind: Literal["system", "passage", "message", "tool_call", "tool_result", "instruction"]
+    source: str = Field(description="Message number, chunk id or step it came from.")
+    tokens: int
+    kept: bool = True
+
+
+class AssembledPrompt(Wire):
+    """A prompt staged for generation: a reference, never the text."""
+
+    generation_key: str
+    prompt_tokens: int
+    max_tokens: int
+    parts: tuple[PromptPart, ...] = ()
+    dropped: int = Field(default=0, description="Parts that did not fit the window.")
+
+
+class GenerateInput(Call):
+    """Generate from a staged prompt, continuing from the journal if it was begun before."""
+
+    generation_key: str
+    chosen: Candidate
+    purpose: Literal["tool_call", "answer"]
+    tools: tuple[ToolName, ...]
+    sampling: Sampling
+    max_tokens: int
+
+
+class ToolCall(Wire):
+    """A tool the model chose, with arguments that obey the tool's schema."""
+
+    name: ToolName
+    arguments: dict[str, str]
+
+
+class Usage(Wire):
+    """Tokens of one generation as its caller pays them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class Generated(Wire):
+    """A finished generation. A long text stays in the journal and only its digest is here."""
+
+    model: str
+    finish_reason: str
+    usage: Usage
+    digest: str
+    chars: int
+    answer: str | None = None
+    tool_call: ToolCall | None = None
+    epoch: int = 1
+    resumed_tokens: int = Field(default=0, description="Tokens continued from, not made again.")
+    first_token_ms: float | None = None
+    total_ms: float | None = None
+
+
+class ToolInput(Call):
+    """Run one tool call."""
+
+    call_id: str
+    tool_call: ToolCall
+    collections: tuple[UUID, ...]
+
+
+class ToolOutput(Wire):
+    """What a tool answered; the text itself is on the step's row."""
+
+    ok: bool
+    digest: str
+    chars: int
+    preview: str = Field(default="", description="First characters, for people who read histories.")
+
+
+class SettleInput(Call):
+    """Write the ledger, release the hold, store the answer, and maybe end the task."""
+
+    outcome: Literal["succeeded", "failed", "cancelled", "cached"]
+    model: str | None = None
+    generation_key: str | None = None
+    finish_reason: str | None = None
+    tool_call: ToolCall | None = None
+    decision: Decision | None = None
+    parts: tuple[PromptPart, ...] = ()
+    cache_key: str | None = None
+    cache_hit: UUID | None = None
+    collections: tuple[UUID, ...] = ()
+    error: TaskError | None = None
+    finish: TaskStatus | None = None
+
+
+class Charge(Wire):
+    """What the call cost."""
+
+    billed_usd: Decimal
+    waste_usd: Decimal = Decimal(0)
+    usage: Usage = Usage()
+
+
+class CloseInput(Wire):
+    """End a task that no settlement ends."""
+
+    tenant: Tenant
+    task_id: UUID
+    status: TaskStatus
+    step: int
+    error: TaskError | None = None
+
+
+# --- ingestion --------------------------------------------------------------------------------
+
+
+class IngestInput(Wire):
+    """Input of `IngestDocument`; the text is in the document's row."""
+
+    tenant: Tenant
+    collection_id: UUID
+    document_id: UUID
+    version: int
+
+
+class SplitInput(IngestInput):
+    """Split a document into chunks."""
+
+
+class SplitOutput(Wire):
+    """How many chunks a document has."""
+
+    chunks: int
+    batches: int
+
+
+class EmbedInput(IngestInput):
+    """Embed and store one batch of a document's chunks."""
+
+    batch: int
+
+
+class EmbedOutput(Wire):
+    """How many chunks were stored."""
+
+    stored: int
+
+
+class IngestOutcome(Wire):
+    """Result of `IngestDocument`."""
+
+    document_id: UUID
+    chunks: int
+
+
+CacheAnswer.model_rebuild()

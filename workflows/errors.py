@@ -1,0 +1,208 @@
+"""Every error a caller, a workflow or a person can meet, with its stable code.
+
+    OverlineError
+    ├── UserError            the request is at fault; never retried
+    │   ├── InvalidRequest      OVL-1001  422
+    │   ├── MalformedRequest    OVL-1002  400
+    │   ├── RequestTooLarge     OVL-1003  413
+    │   ├── NotFound            OVL-1004  404
+    │   ├── Conflict            OVL-1005  409
+    │   ├── ContextTooLong      OVL-1006  422   pinned parts alone exceed every window
+    │   └── RequestRefused      OVL-1007  422   the engine refuses the request as asked
+    ├── AccessError          who asks is at fault; never retried
+    │   ├── Unauthenticated     OVL-2001  401
+    │   ├── KeyRefused          OVL-2002  403   disabled or expired since
+    │   └── Forbidden           OVL-2003  403
+    ├── PolicyError          a limit is at fault; never retried by itself
+    │   ├── BudgetExceeded      OVL-3001  402
+    │   └── StepLimitReached    OVL-3002  —     the loop ended before an answer
+    └── OutageError          a part is at fault; retried
+        ├── DatabaseDown        OVL-4001  503
+        ├── OrchestratorDown    OVL-4002  503
+        ├── EngineDown          OVL-4003  503
+        └── Internal            OVL-5000  500
+
+`type` is the name a Temporal failure carries; retry policies refer to it. Standard library only,
+so that workflow code may import it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "ALL_ERRORS",
+    "AccessError",
+    "BudgetExceeded",
+    "Conflict",
+    "ContextTooLong",
+    "DatabaseDown",
+    "EngineDown",
+    "Forbidden",
+    "Internal",
+    "InvalidRequest",
+    "KeyRefused",
+    "MalformedRequest",
+    "NotFound",
+    "OrchestratorDown",
+    "OutageError",
+    "OverlineError",
+    "PolicyError",
+    "RequestRefused",
+    "RequestTooLarge",
+    "StepLimitReached",
+    "Unauthenticated",
+    "UserError",
+]
+
+
+class OverlineError(Exception):
+    """Base of the tree. `str(error)` is fit for the caller: no secret, no prompt, no traceback."""
+
+    code: ClassVar[str] = "OVL-5000"
+    status: ClassVar[int] = 500
+    title: ClassVar[str] = "Internal error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **facts: str | int | None) -> None:
+        """Keep the message and its facts (numbers and names a program may act upon)."""
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+    @classmethod
+    def type(cls) -> str:
+        """Name of the error in a Temporal failure."""
+        return cls.__name__
+
+
+class UserError(OverlineError):
+    """The request is at fault; sending it again unchanged gives the same answer."""
+
+
+class InvalidRequest(UserError):
+    """A field has a value that cannot be used."""
+
+    code, status, title = "OVL-1001", 422, "Invalid request"
+
+
+class MalformedRequest(UserError):
+    """The body is not JSON."""
+
+    code, status, title = "OVL-1002", 400, "Malformed request"
+
+
+class RequestTooLarge(UserError):
+    """The body is larger than the server takes."""
+
+    code, status, title = "OVL-1003", 413, "Request too large"
+
+
+class NotFound(UserError):
+    """No such thing, or not one of the caller's: the two are told apart for nobody."""
+
+    code, status, title = "OVL-1004", 404, "Not found"
+
+
+class Conflict(UserError):
+    """The request contradicts an earlier one, such as an idempotency key used for another body."""
+
+    code, status, title = "OVL-1005", 409, "Conflict"
+
+
+class ContextTooLong(UserError):
+    """What must be kept does not fit the window of any model of the route."""
+
+    code, status, title = "OVL-1006", 422, "Context too long"
+
+
+class RequestRefused(UserError):
+    """The engine refuses the request as asked; another try would be refused too."""
+
+    code, status, title = "OVL-1007", 422, "Refused by the engine"
+
+
+class AccessError(OverlineError):
+    """Who asks is at fault."""
+
+
+class Unauthenticated(AccessError):
+    """No key, or one that is not known."""
+
+    code, status, title = "OVL-2001", 401, "Unauthenticated"
+
+
+class KeyRefused(AccessError):
+    """The key was good when the task was submitted and is not any more."""
+
+    code, status, title = "OVL-2002", 403, "Key refused"
+
+
+class Forbidden(AccessError):
+    """The key may not do this."""
+
+    code, status, title = "OVL-2003", 403, "Forbidden"
+
+
+class PolicyError(OverlineError):
+    """A limit stands in the way."""
+
+
+class BudgetExceeded(PolicyError):
+    """The worst case of the call does not fit a budget. Facts carry the numbers, in USD."""
+
+    code, status, title = "OVL-3001", 402, "Budget exceeded"
+
+
+class StepLimitReached(PolicyError):
+    """The loop used up its steps before it came to an answer."""
+
+    code, status, title = "OVL-3002", 422, "Step limit reached"
+
+
+class OutageError(OverlineError):
+    """A part is down; the same request is worth sending again."""
+
+    retryable = True
+
+
+class DatabaseDown(OutageError):
+    """Postgres cannot be reached."""
+
+    code, status, title = "OVL-4001", 503, "Database unavailable"
+
+
+class OrchestratorDown(OutageError):
+    """Temporal cannot be reached."""
+
+    code, status, title = "OVL-4002", 503, "Temporal unavailable"
+
+
+class EngineDown(OutageError):
+    """No replica of the model answers."""
+
+    code, status, title = "OVL-4003", 503, "Inference engine unavailable"
+
+
+class Internal(OverlineError):
+    """A defect of ours; the request id finds it in the logs."""
+
+
+ALL_ERRORS: tuple[type[OverlineError], ...] = (
+    InvalidRequest,
+    MalformedRequest,
+    RequestTooLarge,
+    NotFound,
+    Conflict,
+    ContextTooLong,
+    RequestRefused,
+    Unauthenticated,
+    KeyRefused,
+    Forbidden,
+    BudgetExceeded,
+    StepLimitReached,
+    DatabaseDown,
+    OrchestratorDown,
+    EngineDown,
+    Internal,
+)

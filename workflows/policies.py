@@ -1,0 +1,85 @@
+"""Every time limit and retry policy, by kind of activity. Clients below retry nothing.
+
+Errors that another try cannot mend reach Temporal as non-retryable failures
+(`activities.failures`), so a policy here only says how patiently the rest is tried again.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TypedDict
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityCancellationType
+
+__all__ = ["GENERATE", "GENERATE_WITH_FALLBACK", "LOOKUP", "MONEY", "RETRIEVAL", "TOOL", "Options"]
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of `workflow.execute_activity`."""
+
+    start_to_close_timeout: timedelta
+    schedule_to_close_timeout: timedelta
+    heartbeat_timeout: timedelta
+    retry_policy: RetryPolicy
+    cancellation_type: ActivityCancellationType
+
+
+# Lookups read only: cheap to repeat. A killed worker is noticed by the start-to-close limit, so
+# it is short; an outage of Postgres is waited out for as long as an operator may need.
+LOOKUP: Options = {
+    "start_to_close_timeout": timedelta(seconds=10),
+    "schedule_to_close_timeout": timedelta(minutes=30),
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(milliseconds=200),
+        backoff_coefficient=2.0,
+        maximum_interval=timedelta(seconds=5),
+    ),
+}
+
+# Retrieval asks an embedding model too.
+RETRIEVAL: Options = {**LOOKUP, "start_to_close_timeout": timedelta(seconds=30)}
+
+# Settlement must happen in the end: money that is held stays held until it does. It is not
+# cancelled either, because cancelled work is paid for as well.
+MONEY: Options = {
+    **LOOKUP,
+    "schedule_to_close_timeout": timedelta(days=7),
+    "cancellation_type": ActivityCancellationType.ABANDON,
+}
+
+# A generation heartbeats every half second (see activities.generation); a worker that died is
+# noticed after three. The journal makes every retry a continuation. Cancellation is waited for,
+# so that what was made until then is in the ledger.
+GENERATE: Options = {
+    "start_to_close_timeout": timedelta(minutes=60),
+    "schedule_to_close_timeout": timedelta(hours=6),
+    "heartbeat_timeout": timedelta(seconds=3),
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(milliseconds=300),
+        backoff_coefficient=1.7,
+        maximum_interval=timedelta(seconds=5),
+    ),
+    "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+}
+
+# With another candidate waiting, a broken engine is given up sooner.
+GENERATE_WITH_FALLBACK: Options = {
+    **GENERATE,
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(milliseconds=300),
+        backoff_coefficient=2.0,
+        maximum_interval=timedelta(seconds=5),
+        maximum_attempts=6,
+    ),
+}
+
+TOOL: Options = {
+    "start_to_close_timeout": timedelta(seconds=60),
+    "schedule_to_close_timeout": timedelta(minutes=30),
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(milliseconds=300),
+        backoff_coefficient=2.0,
+        maximum_interval=timedelta(seconds=10),
+    ),
+}

@@ -1,0 +1,86 @@
+# Overline. Every target first installs what it needs into .venv, and needs nothing but
+# Python 3.11 or newer (set PYTHON to choose one) and make.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BENCH ?= chain
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv pip
+# The models under Triton have an environment of their own, shared by all state folders here.
+export OVERLINE_ENGINE_ENV ?= $(CURDIR)/$(VENV)/engine
+# Tests and tools see this checkout's packages, and nothing from the caller's own Python setup.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.PHONY: help demo up down test test-unit bench check install install-dev engine clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
+	    awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+demo: engine ## One durable task through every layer, a worker killed on the way
+	@$(BIN)/python -P -m deploy.demo $(ARGS)
+
+up: engine ## Start the embedded stack in the foreground (ARGS="--detach" leaves it running)
+	@$(BIN)/overline up $(ARGS)
+
+down: install ## Stop the embedded stack
+	@$(BIN)/overline down $(ARGS)
+
+test: install-dev engine ## Lint, types and every test, on the real parts
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/pytest $(ARGS)
+
+test-unit: install-dev ## The tests that need no server (seconds)
+	@$(BIN)/pytest tests/unit $(ARGS)
+
+bench: install-dev engine ## Measure (BENCH=chain); prints one JSON object
+	@$(BIN)/python -P -m tests.benchmarks.$(BENCH) $(ARGS)
+
+check: install-dev ## ruff, mypy --strict, import-linter
+	@echo '· ruff' && $(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@echo '· mypy --strict' && $(BIN)/mypy
+	@echo '· import-linter' && $(BIN)/lint-imports
+
+install: $(VENV)/.installed-harness
+install-dev: $(VENV)/.installed-dev
+engine: install $(VENV)/.installed-engine
+
+clean: ## Remove .venv and caches (the state folder stays)
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(VENV)/.installed-uv: requirements/bootstrap.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else \
+	    f"Overline needs Python 3.11, 3.12 or 3.13; {sys.executable} is {v[0]}.{v[1]}. " \
+	    "Name another with: make PYTHON=python3.12 ...")'
+	@echo '[1/3] Making $(VENV) with $(PYTHON)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	    -r requirements/bootstrap.txt
+	@touch $@
+
+$(VENV)/.installed-harness: $(VENV)/.installed-uv requirements/harness.txt pyproject.toml
+	@if [ -e $(VENV)/.installed-dev ] && ! [ requirements/dev.txt -nt $(VENV)/.installed-dev ]; then \
+	    echo '[2/3] The development packages include the harness'; \
+	else \
+	    echo '[2/3] Installing the harness (requirements/harness.txt)'; \
+	    $(UV) sync --python $(BIN)/python --require-hashes requirements/harness.txt; \
+	    rm -f $(VENV)/.installed-dev; \
+	    $(UV) install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .; \
+	fi
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed-uv requirements/dev.txt pyproject.toml
+	@echo '[2/3] Installing the harness and its tests (requirements/dev.txt)'
+	@$(UV) sync --python $(BIN)/python --require-hashes requirements/dev.txt
+	@$(UV) install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@ $(VENV)/.installed-harness
+
+$(VENV)/.installed-engine: $(VENV)/.installed-uv deploy/local/engine-requirements.txt | install
+	@echo '[3/3] Installing the engine: Triton, llama.cpp and the models (some 600 MB)'
+	@$(BIN)/python -P -m deploy.local.engine_env $(OVERLINE_ENGINE_ENV)
+	@touch $@

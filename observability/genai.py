@@ -22,11 +22,11 @@ __all__ = [
     "CONVENTIONS",
     "PROVIDER",
     "Operation",
-    "describe_content",
-    "describe_failure",
-    "describe_request",
-    "describe_response",
     "model_call_span",
+    "set_content",
+    "set_error",
+    "set_request",
+    "set_response",
     "span_name",
 ]
 
@@ -75,46 +75,47 @@ ENGINE_TOTAL_MS: Final = "overline.engine.total_ms"
 RESUMED_TOKENS: Final = "overline.resumed_tokens"
 
 
-def span_name(operation: Operation, model: str) -> str:
+def span_name(model: str, operation: Operation = "text_completion") -> str:
     """Return the name that the conventions give the span of a model call."""
     return f"{operation} {model}"
 
 
 @contextmanager
 def model_call_span(
-    operation: Operation, model: str, *, server: str | None = None
+    model: str, operation: Operation = "text_completion", *, server: str | None = None
 ) -> Iterator[Span]:
     """Open the span of one model call; an exception marks it as failed and goes on.
 
     Args:
-        operation: ``text_completion`` for token ids to Triton, ``embeddings`` for vectors.
         model: Registered name of the model.
+        operation: ``text_completion`` for token ids to Triton, ``embeddings`` for vectors.
         server: Triton replica, ``host:port``.
     """
-    attributes: dict[str, AttributeValue] = {
-        OPERATION_NAME: operation,
-        PROVIDER_NAME: PROVIDER,
-        REQUEST_MODEL: model,
-    }
-    if server:
-        host, _, port = server.rpartition(":")
-        attributes[SERVER_ADDRESS] = host or server
-        if port.isdigit():
-            attributes[SERVER_PORT] = int(port)
     with trace.get_tracer(__name__).start_as_current_span(
-        span_name(operation, model), kind=SpanKind.CLIENT, attributes=attributes
+        span_name(model, operation),
+        kind=SpanKind.CLIENT,
+        attributes={
+            OPERATION_NAME: operation,
+            PROVIDER_NAME: PROVIDER,
+            REQUEST_MODEL: model,
+            **_server(server),
+        },
     ) as span:
         try:
             yield span
         except BaseException as error:
-            # A cancelled call is no Exception; without this it would look like a success.
-            describe_failure(span, type(error).__name__)
+            # A cancelled call is no Exception; without this it would look like a success. A code
+            # that the block set tells more than the class, so it stays.
+            if not _has_error(span):
+                set_error(span, type(error).__name__)
             raise
 
 
-def describe_request(
+def set_request(
     span: Span,
     *,
+    model: str,
+    operation: Operation = "text_completion",
     max_tokens: int | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
@@ -129,6 +130,8 @@ def describe_request(
 
     Args:
         span: Span of the call.
+        model: Registered name of the model.
+        operation: What the model does.
         max_tokens: Longest answer, in tokens.
         temperature: Softmax temperature.
         top_p: Probability mass kept.
@@ -142,6 +145,9 @@ def describe_request(
     _set(
         span,
         {
+            OPERATION_NAME: operation,
+            PROVIDER_NAME: PROVIDER,
+            REQUEST_MODEL: model,
             REQUEST_MAX_TOKENS: max_tokens,
             REQUEST_TEMPERATURE: temperature,
             REQUEST_TOP_P: top_p,
@@ -155,7 +161,7 @@ def describe_request(
     )
 
 
-def describe_response(
+def set_response(
     span: Span,
     *,
     model: str,
@@ -201,13 +207,13 @@ def describe_response(
     )
 
 
-def describe_failure(span: Span, error_type: str) -> None:
+def set_error(span: Span, error_type: str) -> None:
     """Mark the call as failed by an error of a bounded kind: a class name or one of our codes."""
     span.set_attribute(ERROR_TYPE, error_type)
     span.set_status(trace.StatusCode.ERROR)
 
 
-def describe_content(
+def set_content(
     span: Span,
     *,
     trace_prompts: bool,
@@ -234,6 +240,20 @@ def describe_content(
     if answer is not None:
         output = {**_message("assistant", answer), "finish_reason": finish_reason}
         span.set_attribute(OUTPUT_MESSAGES, json.dumps([output], ensure_ascii=False))
+
+
+def _has_error(span: Span) -> bool:
+    attributes = getattr(span, "attributes", None) or {}
+    return ERROR_TYPE in attributes
+
+
+def _server(address: str | None) -> dict[str, AttributeValue]:
+    if not address:
+        return {}
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        return {SERVER_ADDRESS: address}
+    return {SERVER_ADDRESS: host, SERVER_PORT: int(port)}
 
 
 def _message(role: str, text: str) -> dict[str, object]:

@@ -44,12 +44,12 @@ def test_every_name_is_one_of_the_conventions():
 
 
 def test_a_call_has_the_names_and_numbers(spans):
-    with genai.model_call_span("text_completion", "smollm2", server="10.0.0.7:8001") as span:
-        genai.describe_request(
-            span, max_tokens=64, temperature=0.0, top_k=0, seed=7, output_type="json",
-            conversation_id="t-1", resumed_tokens=96,
+    with genai.model_call_span("smollm2", server="10.0.0.7:8001") as span:
+        genai.set_request(
+            span, model="smollm2", max_tokens=64, temperature=0.0, top_k=0, seed=7,
+            output_type="json", conversation_id="t-1", resumed_tokens=96,
         )  # fmt: skip
-        genai.describe_response(
+        genai.set_response(
             span, model="smollm2", input_tokens=412, cached_tokens=300, output_tokens=31,
             finish_reason="stop", response_id="t-1:2#0@1", first_chunk_s=0.25, queue_ms=1.5,
         )  # fmt: skip
@@ -84,8 +84,8 @@ def test_a_call_has_the_names_and_numbers(spans):
 @pytest.mark.parametrize("error", [ConnectionError("reset"), KeyboardInterrupt()])
 def test_a_call_that_does_not_return_is_an_error(spans, error):
     def call():
-        with genai.model_call_span("text_completion", "m") as span:
-            genai.describe_request(span, max_tokens=1)
+        with genai.model_call_span("m") as span:
+            genai.set_request(span, model="m", max_tokens=1)
             raise error
 
     with pytest.raises(type(error)):
@@ -95,10 +95,22 @@ def test_a_call_that_does_not_return_is_an_error(spans, error):
     assert done.attributes["error.type"] == type(error).__name__
 
 
+def test_a_code_tells_more_than_the_class(spans):
+    def call():
+        with genai.model_call_span("m") as span:
+            genai.set_error(span, "bad_grammar")
+            raise ValueError("…")
+
+    with pytest.raises(ValueError, match="…"):
+        call()
+    (done,) = spans()
+    assert done.attributes["error.type"] == "bad_grammar"
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_content_gets_on_a_span_only_when_asked_for(spans, asked):
-    with genai.model_call_span("chat", "m") as span:
-        genai.describe_content(
+    with genai.model_call_span("m", "chat") as span:
+        genai.set_content(
             span, trace_prompts=asked, messages=[("user", "dear diary")], answer="hm",
             finish_reason="length",
         )  # fmt: skip

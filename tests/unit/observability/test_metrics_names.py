@@ -2,6 +2,7 @@
 
 import socket
 import urllib.request
+from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
@@ -31,64 +32,90 @@ def grown():
     return growth
 
 
-def test_a_call_is_counted_with_its_tokens_and_times(grown):
-    metrics.call_finished(
-        model="m1", outcome="succeeded", duration_s=0.9, first_token_s=0.2,
-        uncached_input_tokens=112, cached_input_tokens=300, output_tokens=31,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Usage:
+    prompt_tokens: int = 412
+    cached_tokens: int = 300
+    completion_tokens: int = 31
+
+
+@dataclass(frozen=True)
+class Times:
+    first_token_ms: float = 200.0
+    total_ms: float = 900.0
+
+
+@dataclass(frozen=True)
+class Charge:
+    billed_usd: Decimal = Decimal(0)
+    waste_usd: Decimal = Decimal(0)
+    saved_usd: Decimal = Decimal(0)
+
+
+def test_a_generation_is_counted_with_its_tokens_and_times(grown):
+    metrics.record_generation("m1", Usage(), Times(), resumed_tokens=96)
     assert grown("overline_model_calls_total", model="m1", outcome="succeeded") == 1
     assert grown("overline_tokens_total", model="m1", bucket="uncached_input") == 112
     assert grown("overline_tokens_total", model="m1", bucket="cached_input") == 300
     assert grown("overline_tokens_total", model="m1", bucket="output") == 31
     assert grown("overline_time_to_first_token_seconds_sum", model="m1") == pytest.approx(0.2)
-    assert grown(
-        "overline_model_call_duration_seconds_count", model="m1", outcome="succeeded"
-    ) == 1  # fmt: skip
-
-
-def test_a_cached_call_has_no_times(grown):
-    metrics.call_finished(model="m1", outcome="cached")
-    assert grown("overline_model_calls_total", model="m1", outcome="cached") == 1
-    assert grown(
-        "overline_model_call_duration_seconds_count", model="m1", outcome="cached"
-    ) == 0  # fmt: skip
-
-
-def test_money_waste_and_resumes(grown):
-    metrics.cost_booked(model="m1", billed_usd=Decimal("0.000012"), saved_usd=Decimal("0.5"))
-    metrics.call_resumed(model="m1", tokens=96)
-    metrics.tokens_wasted(cause="fallback", tokens=40)
-    metrics.tokens_wasted(cause="fallback", tokens=0)
-    assert grown("overline_cost_usd_total", model="m1", kind="billed") == pytest.approx(0.000012)
-    assert grown("overline_cost_usd_total", model="m1", kind="saved") == pytest.approx(0.5)
-    assert grown("overline_cost_usd_total", model="m1", kind="waste") == 0
+    count = "overline_model_call_duration_seconds_count"
+    assert grown(count, model="m1", outcome="succeeded") == 1
     assert grown("overline_resumes_total", model="m1") == 1
     assert grown("overline_resumed_tokens_total", model="m1") == 96
+
+
+def test_unknown_times_and_no_resume_are_not_counted_as_zero(grown):
+    metrics.record_generation("m1", Usage(), Times(first_token_ms=0.0, total_ms=0.0))
+    assert grown("overline_time_to_first_token_seconds_count", model="m1") == 0
+    assert grown("overline_resumes_total", model="m1") == 0
+
+
+def test_an_interrupted_attempt_and_its_waste(grown):
+    metrics.record_interruption("m1", "cancelled", 1.5)
+    metrics.record_waste("fallback", 40)
+    metrics.record_waste("fallback", 0)
+    assert grown("overline_model_calls_total", model="m1", outcome="cancelled") == 1
+    total = "overline_model_call_duration_seconds_sum"
+    assert grown(total, model="m1", outcome="cancelled") == pytest.approx(1.5)
     assert grown("overline_wasted_tokens_total", cause="fallback") == 40
 
 
+def test_a_settlement_counts_money_and_the_call_only_if_nothing_else_did(grown):
+    metrics.record_settlement("m1", "succeeded", Charge(Decimal("0.000012"), Decimal("0.25")))
+    assert grown("overline_cost_usd_total", model="m1", kind="billed") == pytest.approx(0.000012)
+    assert grown("overline_cost_usd_total", model="m1", kind="waste") == pytest.approx(0.25)
+    assert grown("overline_model_calls_total", model="m1", outcome="succeeded") == 0
+    metrics.record_settlement("m1", "cached", Charge(saved_usd=Decimal("0.5")))
+    assert grown("overline_cost_usd_total", model="m1", kind="saved") == pytest.approx(0.5)
+    assert grown("overline_model_calls_total", model="m1", outcome="cached") == 1
+
+
 def test_the_rest(grown):
-    metrics.cache_lookup(hit=True)
-    metrics.cache_lookup(hit=False)
-    metrics.hold_refused(code="budget_exceeded", scope="team")
-    metrics.database_round_trips(3)
-    metrics.task_finished("succeeded")
+    metrics.record_cache(True)
+    metrics.record_cache(False)
+    metrics.record_refusal("budget_exceeded", "team")
+    metrics.record_refusal("key_expired")
+    metrics.record_round_trips(3)
+    metrics.record_task("succeeded")
     with metrics.sse_reader():
         assert grown("overline_sse_readers") == 1
     assert grown("overline_sse_readers") == 0
     assert grown("overline_cache_lookups_total", result="hit") == 1
     assert grown("overline_cache_lookups_total", result="miss") == 1
     assert grown("overline_hold_refusals_total", code="budget_exceeded", scope="team") == 1
+    assert grown("overline_hold_refusals_total", code="key_expired", scope="none") == 1
     assert grown("overline_database_round_trips_total") == 3
     assert grown("overline_tasks_total", status="succeeded") == 1
 
 
 def test_labels_stay_bounded_whatever_is_passed():
     for number in range(1000):
-        metrics.call_finished(model=f"flood-{number}", outcome=f"odd-{number}")
-        metrics.hold_refused(code=f"c{number}", scope=f"s{number}")
-        metrics.tokens_wasted(cause=f"w{number}", tokens=1)
-        metrics.task_finished(f"t{number}")
+        metrics.record_generation(f"flood-{number}", Usage(), Times())
+        metrics.record_interruption(f"flood-{number}", f"odd-{number}")
+        metrics.record_refusal(f"c{number}", f"s{number}")
+        metrics.record_waste(f"w{number}", 1)
+        metrics.record_task(f"t{number}")
     values: dict[tuple[str, str], set[str]] = {}
     for family in metrics.REGISTRY.collect():
         for sample in family.samples:

@@ -1,0 +1,1 @@
+"""The engines that can stand behind one Triton model, all with the interface of `base`."""

@@ -1,0 +1,28 @@
+"""Which engine a deployment names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inference.engines.base import Engine
+from inference.vocabulary import Vocabulary
+
+
+def load_engine(parameters: dict[str, str], vocabulary: Vocabulary) -> Engine:
+    """Makes the engine that config.pbtxt names; it is started by its caller.
+
+    Each engine's module is imported only when named: the others need not be installed.
+
+    Args:
+        parameters: String parameters of config.pbtxt.
+        vocabulary: The model's tokens.
+
+    Raises:
+        ValueError: No engine has that name.
+    """
+    name = parameters["engine"]
+    if name == "scripted":
+        from inference.engines.scripted import ScriptedEngine
+
+        return ScriptedEngine(vocabulary, Path(parameters["meter_dir"]))
+    raise ValueError(f"unknown engine {name!r}")

@@ -1,0 +1,1 @@
+"""Doors: what Triton loads as `model.py`, one folder a contract."""

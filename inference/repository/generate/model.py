@@ -1,0 +1,29 @@
+"""What Triton loads for a generating model: a door to `inference.server`."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as backend
+
+# Triton starts the stub isolated: PYTHONPATH is not read, so the code is found beside the
+# repository this file lies in.
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "code"))
+
+from inference.server import Server, string_parameters  # noqa: E402
+
+
+class TritonPythonModel:
+    """The class Triton's Python backend looks for."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Loads the model."""
+        self._server = Server(backend, string_parameters(args["model_config"]))
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hands requests over; answers are sent from elsewhere."""
+        self._server.execute(requests)
+
+    def finalize(self) -> None:
+        """Unloads the model."""
+        self._server.finalize()

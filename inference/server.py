@@ -1,0 +1,163 @@
+"""The generating model as Triton's Python backend runs it.
+
+`execute` only hands over: requests run side by side on one event loop in a thread of its own,
+where the engine batches them. So Triton's own queue is always empty, and what one request does
+holds up no other. Runs in the engine's environment; configured by config.pbtxt alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from inference.contract import ERROR_PREFIX, GENERATE, REFUSALS
+from inference.engines.base import Engine, EngineRefusal
+from inference.engines.load import load_engine
+from inference.generation import Chunk, generate
+from inference.meter import Meter, Reading
+from inference.prompt import unpack_prompt
+from inference.vocabulary import load_vocabulary
+
+_CANCEL_POLL_S = 0.02
+"""How often running requests are asked whether their caller has left."""
+
+
+class Server:
+    """One loaded model: event loop, engine, meter, cancel watch."""
+
+    def __init__(self, backend: Any, parameters: dict[str, str]) -> None:
+        """Loads the engine; returns when it can generate.
+
+        Args:
+            backend: The module `triton_python_backend_utils`.
+            parameters: String parameters of config.pbtxt.
+        """
+        self._backend = backend
+        self._final = backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        folder = Path(parameters["artefacts"])
+        self._vocabulary = load_vocabulary(folder)
+        self._meter = Meter(Path(parameters["meter_dir"]))
+        self._engine: Engine = load_engine(parameters, self._vocabulary)
+        self._running: dict[asyncio.Task[None], Any] = {}
+        self._loop = asyncio.new_event_loop()
+        self._closing = threading.Event()
+        threading.Thread(target=self._loop.run_forever, name="engine", daemon=True).start()
+        asyncio.run_coroutine_threadsafe(self._engine.start(), self._loop).result()
+        threading.Thread(target=self._watch, name="cancel", daemon=True).start()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Takes requests from Triton; answers come through each request's sender."""
+        received = time.perf_counter_ns()
+        for request in requests:
+            sender = request.get_response_sender()
+            inputs = {tensor.name(): tensor for tensor in request.inputs()}
+            self._loop.call_soon_threadsafe(
+                self._accept, sender, request.request_id(), inputs, received
+            )
+
+    def finalize(self) -> None:
+        """Stops everything; requests in flight end as cancelled."""
+        self._closing.set()
+        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(timeout=10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _shut_down(self) -> None:
+        tasks = list(self._running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._engine.close()
+        self._meter.close()
+
+    def _accept(self, sender: Any, request_id: str, inputs: dict[str, Any], received: int) -> None:
+        def read(name: str) -> list[Any] | None:
+            tensor = inputs.get(name)
+            return None if tensor is None else tensor.as_numpy().ravel().tolist()
+
+        operation = (read("operation") or [b"generate"])[0].decode()
+        if operation == "generate":
+            task = self._loop.create_task(self._answer(sender, request_id, read, received))
+            self._running[task] = sender
+            task.add_done_callback(lambda done: self._running.pop(done, None))
+        elif operation == "meter":
+            wanted = (read("meter_request_id") or [b""])[0].decode()
+            reading = self._meter.read(wanted) if wanted else self._meter.totals()
+            self._send(sender, _reading_values(reading), final=True)
+        elif operation == "ping":
+            self._send(sender, {"token_ids": [], "text": "pong"}, final=True)
+        else:
+            self._refuse(sender, "bad_request", f"unknown operation {operation!r}")
+
+    async def _answer(self, sender: Any, request_id: str, read: Any, received: int) -> None:
+        try:
+            prompt = unpack_prompt(request_id, read)
+            chunks = generate(self._engine, self._vocabulary, self._meter, prompt, received)
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    self._send(sender, _chunk_values(chunk), final=chunk.end is not None)
+        except asyncio.CancelledError:
+            # Nobody listens any more, but Triton wants every request closed.
+            with contextlib.suppress(Exception):
+                self._send(sender, {"finish_reason": "cancelled"}, final=True)
+        except EngineRefusal as refusal:
+            self._refuse(sender, refusal.code, str(refusal))
+        except UnicodeDecodeError:
+            self._refuse(sender, "bad_request", "a text input is not UTF-8")
+        except Exception as error:
+            # The message may quote the prompt: only its kind goes out.
+            self._refuse(sender, "engine_failed", f"the engine broke: {type(error).__name__}")
+            self._backend.Logger.log_error(f"engine failure in {request_id}: {error!r}"[:500])
+
+    def _send(self, sender: Any, values: dict[str, Any], *, final: bool) -> None:
+        tensors = []
+        for name, value in values.items():
+            spec = GENERATE.output(name)
+            array = spec.array(value if isinstance(value, list) else [value])
+            tensors.append(self._backend.Tensor(name, array))
+        response = self._backend.InferenceResponse(output_tensors=tensors)
+        sender.send(response, flags=self._final if final else 0)
+
+    def _refuse(self, sender: Any, code: str, message: str) -> None:
+        assert code in REFUSALS or code == "engine_failed", code
+        error = self._backend.TritonError(f"{ERROR_PREFIX}{code}: {message}")
+        response = self._backend.InferenceResponse(output_tensors=[], error=error)
+        with contextlib.suppress(Exception):
+            sender.send(response, flags=self._final)
+
+    def _watch(self) -> None:
+        while not self._closing.wait(_CANCEL_POLL_S):
+            for task, sender in list(self._running.items()):
+                with contextlib.suppress(Exception):
+                    if sender.is_cancelled():
+                        self._loop.call_soon_threadsafe(task.cancel)
+
+
+def _chunk_values(chunk: Chunk) -> dict[str, Any]:
+    values: dict[str, Any] = {"token_ids": chunk.token_ids, "text": chunk.text}
+    if chunk.end is not None:
+        values |= vars(chunk.end)
+    return values
+
+
+def _reading_values(reading: Reading | None) -> dict[str, Any]:
+    if reading is None:
+        return {"meter_state": "unknown", "meter_requests": 0}
+    return {
+        "meter_state": reading.state,
+        "meter_requests": reading.requests,
+        "prompt_tokens": reading.prompt_tokens,
+        "cached_tokens": reading.cached_tokens,
+        "completion_tokens": reading.completion_tokens,
+    }
+
+
+def string_parameters(model_config: str) -> dict[str, str]:
+    """The string parameters of a model configuration given as JSON."""
+    parameters = json.loads(model_config).get("parameters", {})
+    return {name: value["string_value"] for name, value in parameters.items()}

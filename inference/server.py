@@ -16,12 +16,13 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from inference.contract import ERROR_PREFIX, GENERATE, REFUSALS
+from inference.contract import GENERATE
 from inference.engines.base import Engine, EngineRefusal
 from inference.engines.load import load_engine
 from inference.generation import Chunk, generate
 from inference.meter import Meter, Reading
 from inference.prompt import unpack_prompt
+from inference.reply import Reply
 from inference.vocabulary import load_vocabulary
 
 _CANCEL_POLL_S = 0.02
@@ -39,12 +40,11 @@ class Server:
             parameters: String parameters of config.pbtxt.
         """
         self._backend = backend
-        self._final = backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         folder = Path(parameters["artefacts"])
         self._vocabulary = load_vocabulary(folder)
         self._meter = Meter(Path(parameters["meter_dir"]))
         self._engine: Engine = load_engine(parameters, self._vocabulary)
-        self._running: dict[asyncio.Task[None], Any] = {}
+        self._running: dict[asyncio.Task[None], Reply] = {}
         self._loop = asyncio.new_event_loop()
         self._closing = threading.Event()
         threading.Thread(target=self._loop.run_forever, name="engine", daemon=True).start()
@@ -55,10 +55,10 @@ class Server:
         """Takes requests from Triton; answers come through each request's sender."""
         received = time.perf_counter_ns()
         for request in requests:
-            sender = request.get_response_sender()
+            reply = Reply(self._backend, GENERATE, request.get_response_sender())
             inputs = {tensor.name(): tensor for tensor in request.inputs()}
             self._loop.call_soon_threadsafe(
-                self._accept, sender, request.request_id(), inputs, received
+                self._accept, reply, request.request_id(), inputs, received
             )
 
     def finalize(self) -> None:
@@ -75,66 +75,51 @@ class Server:
         await self._engine.close()
         self._meter.close()
 
-    def _accept(self, sender: Any, request_id: str, inputs: dict[str, Any], received: int) -> None:
+    def _accept(self, reply: Reply, request_id: str, inputs: dict[str, Any], received: int) -> None:
         def read(name: str) -> list[Any] | None:
             tensor = inputs.get(name)
             return None if tensor is None else tensor.as_numpy().ravel().tolist()
 
         operation = (read("operation") or [b"generate"])[0].decode()
         if operation == "generate":
-            task = self._loop.create_task(self._answer(sender, request_id, read, received))
-            self._running[task] = sender
+            task = self._loop.create_task(self._answer(reply, request_id, read, received))
+            self._running[task] = reply
             task.add_done_callback(lambda done: self._running.pop(done, None))
         elif operation == "meter":
             wanted = (read("meter_request_id") or [b""])[0].decode()
             reading = self._meter.read(wanted) if wanted else self._meter.totals()
-            self._send(sender, _reading_values(reading), final=True)
+            reply.send(_reading_values(reading), final=True)
         elif operation == "ping":
-            self._send(sender, {"token_ids": [], "text": "pong"}, final=True)
+            reply.send({"token_ids": [], "text": "pong"}, final=True)
         else:
-            self._refuse(sender, "bad_request", f"unknown operation {operation!r}")
+            reply.refuse("bad_request", f"unknown operation {operation!r}")
 
-    async def _answer(self, sender: Any, request_id: str, read: Any, received: int) -> None:
+    async def _answer(self, reply: Reply, request_id: str, read: Any, received: int) -> None:
         try:
             prompt = unpack_prompt(request_id, read)
             chunks = generate(self._engine, self._vocabulary, self._meter, prompt, received)
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    self._send(sender, _chunk_values(chunk), final=chunk.end is not None)
+                    reply.send(_chunk_values(chunk), final=chunk.end is not None)
         except asyncio.CancelledError:
             # Nobody listens any more, but Triton wants every request closed.
             with contextlib.suppress(Exception):
-                self._send(sender, {"finish_reason": "cancelled"}, final=True)
+                reply.send({"finish_reason": "cancelled"}, final=True)
         except EngineRefusal as refusal:
-            self._refuse(sender, refusal.code, str(refusal))
+            reply.refuse(refusal.code, str(refusal))
         except UnicodeDecodeError:
-            self._refuse(sender, "bad_request", "a text input is not UTF-8")
+            reply.refuse("bad_request", "a text input is not UTF-8")
         except Exception as error:
             # The message may quote the prompt: only its kind goes out.
-            self._refuse(sender, "engine_failed", f"the engine broke: {type(error).__name__}")
+            reply.refuse("engine_failed", f"the engine broke: {type(error).__name__}")
             self._backend.Logger.log_error(f"engine failure in {request_id}: {error!r}"[:500])
-
-    def _send(self, sender: Any, values: dict[str, Any], *, final: bool) -> None:
-        tensors = []
-        for name, value in values.items():
-            spec = GENERATE.output(name)
-            array = spec.array(value if isinstance(value, list) else [value])
-            tensors.append(self._backend.Tensor(name, array))
-        response = self._backend.InferenceResponse(output_tensors=tensors)
-        sender.send(response, flags=self._final if final else 0)
-
-    def _refuse(self, sender: Any, code: str, message: str) -> None:
-        assert code in REFUSALS or code == "engine_failed", code
-        error = self._backend.TritonError(f"{ERROR_PREFIX}{code}: {message}")
-        response = self._backend.InferenceResponse(output_tensors=[], error=error)
-        with contextlib.suppress(Exception):
-            sender.send(response, flags=self._final)
 
     def _watch(self) -> None:
         while not self._closing.wait(_CANCEL_POLL_S):
-            for task, sender in list(self._running.items()):
+            for task, reply in list(self._running.items()):
+                # This thread must outlive whatever goes wrong with one request.
                 with contextlib.suppress(Exception):
-                    if sender.is_cancelled():
+                    if reply.caller_left():
                         self._loop.call_soon_threadsafe(task.cancel)
 
 

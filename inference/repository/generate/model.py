@@ -10,7 +10,7 @@ import triton_python_backend_utils as backend
 # repository this file lies in.
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "code"))
 
-from inference.server import Server, string_parameters  # noqa: E402
+from inference.server import Server, string_parameters
 
 
 class TritonPythonModel:

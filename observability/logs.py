@@ -137,9 +137,25 @@ def setup_logging(settings: Settings, service: str, stream: TextIO | None = None
         logger.propagate = True
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    noise = logging.getLogger("opentelemetry.context")
+    noise.filters.clear()
+    noise.addFilter(_is_news)
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Drop what a stopping worker's open workflows cause by the dozen, each with a stack.
+
+    Their coroutines are closed by the garbage collector, in no context; nothing is lost by that.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    return not (
+        record.msg == "Failed to detach context"
+        and isinstance(error, ValueError)
+        and "different Context" in str(error)
+    )
 
 
 def _message(record: logging.LogRecord) -> str:

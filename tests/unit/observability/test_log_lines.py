@@ -1,5 +1,6 @@
 """Log lines: JSON with ids, without secrets and without content."""
 
+import contextvars
 import io
 import json
 import logging
@@ -226,6 +227,19 @@ def test_uncaught_errors_and_warnings_become_lines(lines):
     warnings.warn("old call", stacklevel=1)
     assert [line["level"] for line in lines()] == ["critical", "critical", "warning"]
     assert API_KEY[-43:] not in lines.text()
+
+
+def test_closed_workflows_make_no_noise_but_other_detach_errors_are_told(lines):
+    name = contextvars.ContextVar("name")
+    token = contextvars.Context().run(lambda: name.set("x"))
+    log = logging.getLogger("opentelemetry.context")
+    for error in (token, None):
+        try:
+            name.reset(error)
+        except (ValueError, TypeError):
+            log.exception("Failed to detach context")
+    (line,) = lines()
+    assert line["error"]["type"] == "TypeError"
 
 
 def test_an_unknown_level_is_refused():

@@ -1,0 +1,1 @@
+"""The schema's history: Alembic revisions over plain SQL files."""

@@ -1,0 +1,22 @@
+"""Runs one of the SQL files beside this module as (part of) a revision."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import op
+
+_BIND = re.compile(r"(?<![:\w\\]):(?=\w)")
+
+
+def run(name: str) -> None:
+    """Executes every statement of a file.
+
+    Args:
+        name: file name in this folder.
+    """
+    source = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    # Colons before words would be taken for bind parameters.
+    op.execute(sa.text(_BIND.sub(r"\\:", source)))

@@ -1,0 +1,15 @@
+"""Tables, the tenant fence, grants."""
+
+from __future__ import annotations
+
+from migrations.sql import run
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Applies the revision."""
+    run("0001_tables.sql")

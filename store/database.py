@@ -1,0 +1,165 @@
+"""The database as the rest of the project sees it: tenant-bound statements, one round trip each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, LiteralString, cast
+from uuid import UUID
+
+import psycopg
+
+from store.errors import translate
+from store.pool import Connection, Pool
+
+Row = dict[str, Any]
+Params = Sequence[Any] | Mapping[str, Any]
+
+_BIND = "select set_config('overline.organisation_id', %s, true)"
+
+
+class TenantConnection:
+    """A connection inside a transaction that is bound to one organisation."""
+
+    def __init__(self, database: Database, connection: Connection) -> None:
+        self._database = database
+        self._connection = connection
+
+    async def execute(self, sql: str, params: Params = ()) -> list[Row]:
+        """Runs one statement (one round trip) and returns its rows."""
+        self._database.round_trips += 1
+        cursor = await self._connection.execute(cast(LiteralString, sql), params)
+        return await _rows(cursor)
+
+
+class Database:
+    """A pool of connections to Postgres.
+
+    Attributes:
+        round_trips: network round trips made since opening, statements and transaction control
+            alike. Opening a connection is not counted.
+    """
+
+    def __init__(self, url: str, pool: Pool) -> None:
+        self.url = url
+        self.round_trips = 0
+        self._pool = pool
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        min_size: int = 1,
+        max_size: int = 10,
+        name: str = "overline",
+        checkout_timeout_s: float = 5.0,
+        prepare_threshold: int | None = 2,
+    ) -> Database:
+        """Connects.
+
+        Args:
+            url: libpq connection string or `postgresql://` URL.
+            min_size: connections opened at once; 0 opens the first when it is needed.
+            max_size: most connections held by this process.
+            name: application name shown in `pg_stat_activity`.
+            checkout_timeout_s: longest wait in seconds for a free or new connection.
+            prepare_threshold: executions before a statement is prepared; None never prepares
+                (needed behind a transaction pooler that does not track prepared statements).
+
+        Raises:
+            DatabaseUnavailable: Postgres cannot be reached.
+        """
+        pool = Pool(
+            url,
+            min_size=min_size,
+            max_size=max_size,
+            name=name,
+            checkout_timeout_s=checkout_timeout_s,
+            prepare_threshold=prepare_threshold,
+        )
+        await pool.open()
+        return cls(url, pool)
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._pool.close()
+
+    async def run(self, organisation_id: UUID, sql: str, params: Params = ()) -> list[Row]:
+        """Runs one statement for one organisation in its own transaction, in one round trip.
+
+        Raises:
+            DatabaseUnavailable: the connection was lost; the statement may have been committed.
+        """
+        return (await self.run_many(organisation_id, [(sql, params)]))[0]
+
+    async def run_many(
+        self, organisation_id: UUID, statements: Iterable[tuple[str, Params]]
+    ) -> list[list[Row]]:
+        """Runs several statements in one transaction and still one round trip.
+
+        The statements go out as one pipeline that ends in a single Sync, which PostgreSQL treats
+        as one implicit transaction: it commits as a whole, or an error undoes all of it, without
+        BEGIN, COMMIT or ROLLBACK having to travel.
+        """
+        return (await self._pipeline([(_BIND, (str(organisation_id),)), *statements]))[1:]
+
+    async def run_untenanted(self, sql: str, params: Params = ()) -> list[Row]:
+        """Runs one statement bound to no organisation (one round trip).
+
+        Only for tables that have no tenant and for security-definer functions: a tenant table
+        raises `TenantUnbound`.
+        """
+        self.round_trips += 1
+        try:
+            async with self._pool.connection() as connection:
+                cursor = await connection.execute(cast(LiteralString, sql), params)
+                return await _rows(cursor)
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    async def run_untenanted_many(
+        self, statements: Iterable[tuple[str, Params]]
+    ) -> list[list[Row]]:
+        """Runs several statements bound to no organisation: one transaction, one round trip."""
+        return await self._pipeline(list(statements))
+
+    async def _pipeline(self, statements: list[tuple[str, Params]]) -> list[list[Row]]:
+        self.round_trips += 1
+        try:
+            async with self._pool.connection() as connection:
+                async with connection.pipeline():
+                    cursors = [
+                        await connection.execute(cast(LiteralString, sql), params)
+                        for sql, params in statements
+                    ]
+                return [await _rows(cursor) for cursor in cursors]
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    @asynccontextmanager
+    async def transaction(self, organisation_id: UUID) -> AsyncIterator[TenantConnection]:
+        """Opens a transaction bound to one organisation, for several dependent statements.
+
+        Costs two round trips of its own: one that begins and binds, one that commits.
+        """
+        try:
+            async with self._pool.connection() as connection:
+                self.round_trips += 1
+                async with connection.pipeline():
+                    await connection.execute("begin")
+                    await connection.execute(_BIND, (str(organisation_id),))
+                self.round_trips += 1
+                try:
+                    yield TenantConnection(self, connection)
+                except Exception:
+                    if not connection.broken:
+                        await connection.execute("rollback")
+                    raise
+                await connection.execute("commit")
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+
+async def _rows(cursor: psycopg.AsyncCursor[Row]) -> list[Row]:
+    return await cursor.fetchall() if cursor.description else []

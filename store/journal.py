@@ -1,0 +1,365 @@
+"""The token journal: what a generation has produced, and which attempt may add to it.
+
+Every attempt of a generation has an epoch, counted from 1. Only the newest epoch may write: a
+worker that was thought dead and comes back finds itself fenced, and its next write says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import UUID
+
+from store.database import Database, Row
+from store.text import jsonb, storable
+
+Channel = Literal["answer", "tool_call"]
+UsageSource = Literal["engine", "journal"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptUsage:
+    """Tokens one attempt made the engine process, by the engine's count or the journal's.
+
+    `prompt_tokens` includes `cached_tokens`; both are of this attempt alone, as is
+    `completion_tokens`.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    source: UsageSource
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTimings:
+    """Engine timings of one attempt, in milliseconds; None where unknown."""
+
+    queue_ms: float | None = None
+    first_token_ms: float | None = None
+    duration_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedGeneration:
+    """A generation that ended well before this attempt began; nothing is left to generate.
+
+    Attributes:
+        prompt_tokens: tokens of the assembled prompt.
+        cached_tokens: prompt tokens the engine had cached when it first read the prompt.
+        completion_tokens: useful output tokens over all attempts.
+        timings: those of the attempt that finished.
+    """
+
+    finish_reason: str | None
+    stop_reason: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    timings: AttemptTimings
+
+
+@dataclass(frozen=True, slots=True)
+class UnresolvedAttempt:
+    """An earlier attempt that never said how it ended: its usage is to be asked of the engine."""
+
+    epoch: int
+    request_id: str
+    replica: str
+    journaled_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A new attempt and what the earlier ones left.
+
+    Attributes:
+        epoch: the new attempt's number (the last one's when `finished` is set).
+        request_id: the id to give the engine, `<generation key>@<epoch>`.
+        generated_ids: tokens already in the journal, in order; generation goes on after them.
+        text: the text of those tokens.
+        next_seq: sequence number of the next chunk.
+        finished: set when there is nothing left to do; no attempt was opened then.
+    """
+
+    epoch: int
+    request_id: str
+    prompt_ids: list[int]
+    generated_ids: list[int]
+    text: str
+    next_seq: int
+    finished: FinishedGeneration | None
+    unresolved: list[UnresolvedAttempt]
+    channel: Channel
+    model: str
+    model_version: str
+    tokenizer_version: str
+    deployment: str
+
+
+async def stage_prompt(
+    db: Database,
+    *,
+    organisation_id: UUID,
+    workflow_id: str,
+    task_id: UUID,
+    step: int,
+    call_key: str,
+    candidate: int,
+    channel: Channel,
+    model: str,
+    model_version: str,
+    tokenizer_version: str,
+    deployment: str,
+    prompt_ids: Sequence[int],
+    provenance: list[Any] | None = None,
+) -> None:
+    """Keeps the prompt of one candidate. Repeating it is harmless; once begun, the first stands.
+
+    Args:
+        candidate: 0 for the router's first choice, 1 for its first fallback, and so on.
+    """
+    await db.run(
+        organisation_id,
+        "select stage_prompt(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        (
+            organisation_id,
+            f"{call_key}#{candidate}",
+            call_key,
+            candidate,
+            workflow_id,
+            task_id,
+            step,
+            channel,
+            model,
+            model_version,
+            tokenizer_version,
+            deployment,
+            pack(prompt_ids),
+            jsonb(provenance),
+        ),
+    )
+
+
+async def begin_attempt(
+    db: Database,
+    *,
+    organisation_id: UUID,
+    generation_key: str,
+    replica: str,
+    temporal_attempt: int,
+    trace_id: str | None = None,
+) -> Begun:
+    """Opens the next attempt and fences every earlier one.
+
+    Args:
+        replica: the Triton replica that will be asked, `host:port`.
+        temporal_attempt: the activity's attempt number, kept for the ledger.
+
+    Raises:
+        NotFound: no prompt was staged under this key.
+        NotAdmitted: the call has no hold.
+        AlreadySettled: the call is over.
+        DatabaseUnavailable: not known whether it was opened; begin again (one more epoch).
+    """
+    rows = await db.run(
+        organisation_id,
+        "select * from begin_attempt(%s, %s, %s, %s, %s)",
+        (organisation_id, generation_key, replica, temporal_attempt, trace_id),
+    )
+    row = rows[0]
+    return Begun(
+        epoch=row["epoch"],
+        request_id=f"{generation_key}@{row['epoch']}",
+        prompt_ids=unpack(row["prompt_ids"]),
+        generated_ids=row["generated_ids"],
+        text=row["generated_text"],
+        next_seq=row["next_seq"],
+        finished=_finished(row["finished"]),
+        unresolved=[UnresolvedAttempt(**attempt) for attempt in row["unresolved"]],
+        channel=row["channel"],
+        model=row["model"],
+        model_version=row["model_version"],
+        tokenizer_version=row["tokenizer_version"],
+        deployment=row["deployment"],
+    )
+
+
+async def append_chunk(
+    db: Database,
+    *,
+    organisation_id: UUID,
+    generation_key: str,
+    epoch: int,
+    seq: int,
+    token_ids: Sequence[int],
+    text: str,
+) -> bool:
+    """Adds tokens and their text to the journal and to the task's event stream.
+
+    Returns:
+        False when fenced: a newer attempt exists or the call is over. Stop generating.
+
+    Raises:
+        JournalGap: `seq` is ahead of the journal.
+        DatabaseUnavailable: not known whether it was written; the same chunk may be sent again.
+    """
+    rows = await db.run(
+        organisation_id,
+        "select append_chunk(%s, %s, %s, %s, %s::int4[], %s) as written",
+        (organisation_id, generation_key, epoch, seq, list(token_ids), storable(text)),
+    )
+    return bool(rows[0]["written"])
+
+
+async def resolve_attempt(
+    db: Database,
+    *,
+    organisation_id: UUID,
+    generation_key: str,
+    epoch: int,
+    usage: AttemptUsage,
+    outcome: Literal["succeeded", "failed", "cancelled", "lost"],
+    cause: str | None = None,
+    error_code: str | None = None,
+    timings: AttemptTimings | None = None,
+) -> bool:
+    """Says how an attempt that never reported ended (a killed worker's, a lost replica's).
+
+    Args:
+        cause: why its tokens were lost, as it will stand in the ledger (`worker_lost`,
+            `engine_lost`, ...); None lets settlement name it.
+
+    Returns:
+        False when somebody had resolved it before; nothing is changed then.
+    """
+    t = timings or AttemptTimings()
+    rows = await db.run(
+        organisation_id,
+        "select resolve_attempt(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) as resolved",
+        (
+            organisation_id,
+            generation_key,
+            epoch,
+            outcome,
+            cause,
+            error_code,
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens,
+            usage.source,
+            t.queue_ms,
+            t.first_token_ms,
+            t.duration_ms,
+        ),
+    )
+    return bool(rows[0]["resolved"])
+
+
+async def finish_attempt(
+    db: Database,
+    *,
+    organisation_id: UUID,
+    generation_key: str,
+    epoch: int,
+    seq: int,
+    token_ids: Sequence[int],
+    text: str,
+    usage: AttemptUsage,
+    finish_reason: str | None,
+    stop_reason: str | None = None,
+    timings: AttemptTimings | None = None,
+    outcome: Literal["succeeded", "cancelled", "failed"] = "succeeded",
+    error_code: str | None = None,
+    cause: str | None = None,
+) -> bool:
+    """Writes the last chunk (it may be empty) and how the attempt ended.
+
+    `succeeded` ends the generation. After `failed` or `cancelled` a later attempt may go on from
+    the journal, until the call is settled. Repeating the report is harmless.
+
+    Returns:
+        False when fenced: a newer attempt exists or the call is over.
+    """
+    t = timings or AttemptTimings()
+    rows = await db.run(
+        organisation_id,
+        "select finish_attempt(%s, %s, %s, %s, %s::int4[], %s, %s, %s, %s, %s, %s, %s, %s, %s,"
+        " %s, %s, %s, %s) as finished",
+        (
+            organisation_id,
+            generation_key,
+            epoch,
+            seq,
+            list(token_ids),
+            storable(text),
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens,
+            usage.source,
+            finish_reason,
+            stop_reason,
+            t.queue_ms,
+            t.first_token_ms,
+            t.duration_ms,
+            outcome,
+            error_code,
+            cause,
+        ),
+    )
+    return bool(rows[0]["finished"])
+
+
+async def restart(
+    db: Database, *, organisation_id: UUID, generation_key: str, epoch: int, reason: str
+) -> bool:
+    """Gives up what earlier epochs wrote, because it cannot be continued.
+
+    Their tokens become waste, readers get a `reset` event, sequence numbers go on.
+
+    Args:
+        epoch: the caller's own epoch, which begins anew.
+        reason: why, in a word (`model_changed`, `grammar_changed`).
+
+    Returns:
+        False when fenced.
+    """
+    rows = await db.run(
+        organisation_id,
+        "select restart_generation(%s, %s, %s, %s) as restarted",
+        (organisation_id, generation_key, epoch, reason),
+    )
+    return bool(rows[0]["restarted"])
+
+
+def pack(token_ids: Sequence[int]) -> bytes:
+    """Token ids as little-endian int32, four bytes each."""
+    packed = array("i", token_ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack(packed: bytes) -> list[int]:
+    """The inverse of `pack`."""
+    token_ids = array("i")
+    token_ids.frombytes(packed)
+    if sys.byteorder == "big":
+        token_ids.byteswap()
+    return token_ids.tolist()
+
+
+def _finished(row: Row | None) -> FinishedGeneration | None:
+    if row is None:
+        return None
+    return FinishedGeneration(
+        finish_reason=row["finish_reason"],
+        stop_reason=row["stop_reason"],
+        prompt_tokens=row["prompt_tokens"],
+        cached_tokens=row["cached_tokens"],
+        completion_tokens=row["completion_tokens"],
+        timings=AttemptTimings(row["queue_ms"], row["first_token_ms"], row["duration_ms"]),
+    )

@@ -1,0 +1,183 @@
+"""Holds and settlements: no budget is ever exceeded, and no call is ever charged twice.
+
+`admit` reserves the worst case of a call at every level above it, `settle` replaces the
+reservation by what the call really cost. Both are single statements that are safe to repeat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+from uuid import UUID
+
+from store.database import Database
+from store.refusals import Refusal, refusal_from_row
+from store.text import jsonb, storable_or_none
+
+Outcome = Literal["succeeded", "failed", "cancelled", "cached"]
+FinalStatus = Literal["succeeded", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The call may happen; its worst case is held."""
+
+    hold_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWrite:
+    """Keep the answer under this key.
+
+    Attributes:
+        key: canonical digest of everything that can change the answer, as hex.
+        collections: collections the answer may rest on; a change to any of them outdates it.
+        ttl_s: seconds the entry stays valid; None for as long as nothing changes.
+    """
+
+    key: str
+    collections: list[UUID] = field(default_factory=list)
+    ttl_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinish:
+    """This was the task's last call."""
+
+    status: FinalStatus
+    answer: str | None = None
+    error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What came of a model call.
+
+    Attributes:
+        generation_key: the candidate whose tokens were of use. Its useful tokens are billed
+            whatever the outcome: name it for a cancelled call whose text the caller received,
+            leave it None when nothing was of use.
+        decision: the router's decision, kept on the step.
+        provenance: where each part of the prompt came from, kept on the step.
+        cache_hit: id of the cache entry that answered (`outcome` is `cached`).
+        finish: set when the task ends with this call.
+    """
+
+    organisation_id: UUID
+    task_id: UUID
+    step: int
+    call_key: str
+    outcome: Outcome
+    generation_key: str | None = None
+    decision: dict[str, Any] | None = None
+    provenance: list[Any] | None = None
+    text: str | None = None
+    tool_call: dict[str, Any] | None = None
+    finish_reason: str | None = None
+    cache_write: CacheWrite | None = None
+    cache_hit: UUID | None = None
+    finish: TaskFinish | None = None
+    trace_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a call cost.
+
+    Attributes:
+        billed_usd: charged to the budgets: the useful tokens at their price.
+        waste_usd: paid for and thrown away; in the ledger, on nobody's budget.
+        saved_usd: what the cache spared.
+        overage_usd: the part of `billed_usd` that the hold did not cover (should be 0).
+        prompt_tokens: useful prompt tokens, cached ones included.
+        completion_tokens: useful output tokens.
+        cached_tokens: useful prompt tokens the engine had in its prefix cache.
+        already_settled: True when an earlier settlement's figures are repeated.
+    """
+
+    billed_usd: Decimal
+    waste_usd: Decimal
+    saved_usd: Decimal
+    overage_usd: Decimal
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    already_settled: bool
+
+
+async def admit(
+    db: Database,
+    *,
+    organisation_id: UUID,
+    team_id: UUID,
+    key_id: UUID,
+    task_id: UUID,
+    step: int,
+    call_key: str,
+    amount_usd: Decimal,
+) -> Admission | Refusal:
+    """Holds a call's worst case against task, key, team and organisation, all or nothing.
+
+    Idempotent by `call_key`: a call that was admitted stays admitted, also when it has been
+    settled meanwhile. Also checks the key and the task, marks the task running and files the
+    `step.started` event, once.
+
+    Args:
+        amount_usd: the most the call can cost, in USD.
+
+    Raises:
+        NotFound: the organisation has no such task.
+        DatabaseUnavailable: not known whether it was held; ask again.
+    """
+    rows = await db.run(
+        organisation_id,
+        "select * from admit(%s, %s, %s, %s, %s, %s, %s)",
+        (organisation_id, team_id, key_id, task_id, step, call_key, amount_usd),
+    )
+    row = rows[0]
+    refusal = refusal_from_row(row, amount_usd)
+    return refusal if refusal is not None else Admission(row["hold_id"])
+
+
+async def settle(db: Database, settlement: Settlement) -> Charge:
+    """Books every attempt of a call in the ledger and charges what was of use.
+
+    One transaction: ledger rows, release of the hold, budgets, step, task, cache entry, events and
+    (with `finish`) the end of the task. Idempotent by `call_key`: a second settlement changes
+    nothing and returns the first one's charge. Never fails over an amount.
+
+    Raises:
+        NotAdmitted: the call has no hold.
+        DatabaseUnavailable: not known whether it was settled; settle again.
+    """
+    s = settlement
+    cache = s.cache_write
+    finish = s.finish
+    rows = await db.run(
+        s.organisation_id,
+        "select * from settle(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::uuid[], %s,"
+        " %s, %s, %s, %s, %s)",
+        (
+            s.organisation_id,
+            s.task_id,
+            s.step,
+            s.call_key,
+            s.outcome,
+            s.generation_key,
+            jsonb(s.decision),
+            jsonb(s.provenance),
+            storable_or_none(s.text),
+            jsonb(s.tool_call),
+            s.finish_reason,
+            cache.key if cache else None,
+            cache.collections if cache else [],
+            cache.ttl_s if cache else None,
+            s.cache_hit,
+            finish.status if finish else None,
+            storable_or_none(finish.answer) if finish else None,
+            jsonb(finish.error) if finish else None,
+            s.trace_id,
+        ),
+    )
+    return Charge(**rows[0])

@@ -1,0 +1,248 @@
+"""Reading tasks, their steps and their calls; one round trip each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from store.database import Database, Row
+from store.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task as its owner sees it; amounts in USD, token counts are the useful ones."""
+
+    task_id: UUID
+    team_id: UUID
+    key_id: UUID
+    workflow_id: str
+    run_id: str | None
+    status: str
+    route: str
+    input: dict[str, Any]
+    user: str | None
+    tags: dict[str, str]
+    max_cost_usd: Decimal | None
+    answer: str | None
+    error: dict[str, Any] | None
+    steps: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    billed_usd: Decimal
+    waste_usd: Decimal
+    saved_usd: Decimal
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """A page of tasks, newest first. `next_cursor` is None on the last page."""
+
+    tasks: list[Task]
+    next_cursor: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What a finished step said and learned: what the next prompt is built from."""
+
+    step: int
+    text: str
+    tool_call: dict[str, Any] | None
+    tool_result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A task's request and its finished steps in order."""
+
+    input: dict[str, Any]
+    steps: list[StepRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One ledger row: one attempt of a model call. `latency` figures in milliseconds."""
+
+    call_key: str
+    candidate: int
+    epoch: int
+    model: str
+    deployment: str | None
+    replica: str | None
+    outcome: str
+    waste_cause: str | None
+    error_code: str | None
+    uncached_input_tokens: int
+    cached_input_tokens: int
+    output_tokens: int
+    wasted_uncached_input_tokens: int
+    wasted_cached_input_tokens: int
+    wasted_output_tokens: int
+    cost_usd: Decimal
+    billed_usd: Decimal
+    waste_usd: Decimal
+    saved_usd: Decimal
+    usage_source: str
+    trace_id: str | None
+    queue_ms: float | None
+    first_token_ms: float | None
+    duration_ms: float | None
+    started_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallRecord:
+    """One attempt of a tool call."""
+
+    call_id: str
+    attempt: int
+    name: str
+    arguments: dict[str, Any]
+    result_text: str | None
+    ok: bool
+    error: dict[str, Any] | None
+    started_at: datetime
+    ended_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StepDetail:
+    """A step with everything that happened in it."""
+
+    step: int
+    call_key: str
+    status: str
+    model: str | None
+    decision: dict[str, Any] | None
+    provenance: list[Any] | None
+    text: str | None
+    tool_call: dict[str, Any] | None
+    tool_result: str | None
+    finish_reason: str | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    billed_usd: Decimal
+    waste_usd: Decimal
+    saved_usd: Decimal
+    started_at: datetime
+    ended_at: datetime | None
+    calls: list[CallRecord]
+    tool_calls: list[ToolCallRecord]
+
+
+def _columns(record: type, without: tuple[str, ...] = ()) -> str:
+    names = [name for name in record.__dataclass_fields__ if name not in without]  # type: ignore[attr-defined]
+    return ", ".join("user_id as user" if name == "user" else name for name in names)
+
+
+_TASK = _columns(Task).replace("user_id as user", 'user_id as "user"')
+_CALL = _columns(CallRecord)
+_TOOL = _columns(ToolCallRecord)
+_STEP = _columns(StepDetail, without=("calls", "tool_calls"))
+
+
+async def get_task(db: Database, organisation_id: UUID, task_id: UUID) -> Task | None:
+    """One task, or None: not there, discarded, or another organisation's."""
+    rows = await db.run(
+        organisation_id,
+        f"select {_TASK} from tasks where organisation_id = %s and task_id = %s"
+        " and status <> 'discarded'",
+        (organisation_id, task_id),
+    )
+    return Task(**rows[0]) if rows else None
+
+
+async def list_tasks(
+    db: Database,
+    organisation_id: UUID,
+    *,
+    cursor: UUID | None = None,
+    limit: int = 50,
+    status: str | None = None,
+) -> TaskPage:
+    """Tasks from the newest to the oldest.
+
+    Args:
+        cursor: `next_cursor` of the page before.
+        limit: most tasks on the page.
+        status: only tasks in this state.
+    """
+    rows = await db.run(
+        organisation_id,
+        f"select {_TASK} from tasks where organisation_id = %s"
+        " and (%s::uuid is null or task_id < %s)"
+        " and (%s::text is null or status = %s) and status <> 'discarded'"
+        " order by task_id desc limit %s",
+        (organisation_id, cursor, cursor, status, status, limit + 1),
+    )
+    tasks = [Task(**row) for row in rows[:limit]]
+    return TaskPage(tasks, tasks[-1].task_id if len(rows) > limit else None)
+
+
+async def list_steps(db: Database, organisation_id: UUID, task_id: UUID) -> list[StepDetail]:
+    """A task's steps with their ledger rows and tool calls; empty when there is no such task."""
+    where = "where organisation_id = %s and task_id = %s"
+    key = (organisation_id, task_id)
+    steps, calls, tools = await db.run_many(
+        organisation_id,
+        [
+            (f"select {_STEP} from steps {where} order by step", key),
+            (
+                f"select step, {_CALL} from model_calls {where}"
+                " order by call_key, candidate, epoch",
+                key,
+            ),
+            (f"select step, {_TOOL} from tool_calls {where} order by call_id, attempt", key),
+        ],
+    )
+    calls_of = _by_step(calls)
+    tools_of = _by_step(tools)
+    return [
+        StepDetail(
+            **row,
+            calls=[CallRecord(**call) for call in calls_of.get(row["step"], [])],
+            tool_calls=[ToolCallRecord(**call) for call in tools_of.get(row["step"], [])],
+        )
+        for row in steps
+    ]
+
+
+async def load_transcript(db: Database, organisation_id: UUID, task_id: UUID) -> Transcript:
+    """What a task was asked and what its finished steps brought.
+
+    Raises:
+        NotFound: the organisation has no such task.
+    """
+    where = "where organisation_id = %s and task_id = %s"
+    key = (organisation_id, task_id)
+    tasks, steps = await db.run_many(
+        organisation_id,
+        [
+            (f"select input from tasks {where}", key),
+            (
+                "select step, coalesce(text, '') as text, tool_call, tool_result from steps"
+                f" {where} and status in ('succeeded', 'cached') order by step",
+                key,
+            ),
+        ],
+    )
+    if not tasks:
+        raise NotFound("no such task")
+    return Transcript(tasks[0]["input"], [StepRecord(**row) for row in steps])
+
+
+def _by_step(rows: list[Row]) -> dict[int, list[Row]]:
+    grouped: dict[int, list[Row]] = {}
+    for row in rows:
+        grouped.setdefault(row.pop("step"), []).append(row)
+    return grouped

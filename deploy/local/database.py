@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
+
+import psycopg
 
 from deploy.local.errors import StackError
 from deploy.local.part import Part, Say
@@ -11,7 +15,10 @@ from deploy.local.plan import Plan
 from deploy.local.postgres import STOP_SIGNAL, PostgresFolder
 from deploy.local.processes import Launch
 
-__all__ = ["PostgresPart", "prepare_schema"]
+if TYPE_CHECKING:
+    from store.provision import CreatedKey
+
+__all__ = ["PostgresPart", "admin_url", "prepare_schema"]
 
 
 class PostgresPart(Part):
@@ -43,14 +50,14 @@ class PostgresPart(Part):
         """Return the server's command line."""
         return self.where.launch()
 
-    async def problem(self, pid: int) -> str | None:
+    async def problem(self) -> str | None:
         """Ask it a query."""
         ready = await asyncio.to_thread(self.where.is_ready)
         return None if ready else "does not answer a query"
 
 
 def prepare_schema(plan: Plan, say: Say) -> str:
-    """Bring roles, schema, catalogue and the demo identity up to date.
+    """Bring roles, schema and the demo identity up to date.
 
     Args:
         plan: The stack.
@@ -64,8 +71,8 @@ def prepare_schema(plan: Plan, say: Say) -> str:
     """
     from store import bootstrap
 
-    admin_url = _admin_url(plan)
-    if admin_url is None:
+    url = admin_url(plan)
+    if url is None:
         current = bootstrap.current_revision(plan.database_url)
         head = bootstrap.head_revision()
         if current != head:
@@ -77,21 +84,38 @@ def prepare_schema(plan: Plan, say: Say) -> str:
         return f"schema {head} (your own database; nothing was changed)"
     say("roles and extensions")
     app = unquote(urlsplit(plan.database_url).password or "") or plan.secrets.app
-    bootstrap.bootstrap(admin_url, app, plan.secrets.reader)
+    reader = unquote(urlsplit(plan.reader_url or "").password or "") or plan.secrets.reader
+    bootstrap.bootstrap(url, app, reader)
     say("migrations")
-    bootstrap.migrate(admin_url)
-    say("models, prices and routes")
-    _sync_catalogue(plan, admin_url)
+    bootstrap.migrate(url)
     say("demo organisation and key")
-    token = bootstrap.ensure_demo_identity(admin_url)
-    if token is not None:
-        plan.secrets.api_key = token
+    created = bootstrap.ensure_demo_identity(url)
+    if created is None and plan.secrets.api_key is None:
+        created = _another_demo_key(url)
+    if created is not None:
+        plan.secrets.api_key = created.token
         plan.secrets.save(plan.home)
     plan.write_settings()
     return f"schema {bootstrap.head_revision()}"
 
 
-def _admin_url(plan: Plan) -> str | None:
+def _another_demo_key(url: str) -> CreatedKey | None:
+    """A further key of the demo team: the first one was shown to another state folder."""
+    from store.bootstrap import create_key
+    from store.urls import database_url
+
+    with psycopg.connect(database_url(url), connect_timeout=10) as session:
+        found = session.execute(
+            "select t.organisation_id, t.team_id from teams t join organisations o"
+            " using (organisation_id) where o.name = 'demo' and t.name = 'demo' limit 1"
+        ).fetchone()
+    if found is None:
+        return None
+    return create_key(url, found[0], found[1], f"demo on {socket.gethostname()}")
+
+
+def admin_url(plan: Plan) -> str | None:
+    """Return a connection that may migrate, when there is one; holds a secret."""
     if plan.given.admin_database_url is not None:
         return plan.given.admin_database_url.get_secret_value()
     if "postgres" not in plan.ours:

@@ -72,11 +72,6 @@ class Home:
         """Settings for every process of this stack, secrets included (``overline.env``)."""
         return self.folder / "overline.env"
 
-    @property
-    def events(self) -> Path:
-        """What a detached supervisor reports while it starts, one JSON object a line."""
-        return self.folder / "events.jsonl"
-
     def log(self, part: str) -> Path:
         """Log file of a part."""
         return self.logs / f"{part}.log"
@@ -160,7 +155,7 @@ class StackLock:
         os.pwrite(file, f"{os.getpid()} {mark_of(os.getpid())}\n".encode(), 0)
         self._file = file
 
-    def _refuse(self, error: OSError) -> NoReturn:
+    def _refuse(self, error: OSError | None) -> NoReturn:
         holder = self.holder()
         who = f" (process {holder.pid})" if holder else ""
         raise AlreadyRunning(
@@ -168,6 +163,15 @@ class StackLock:
             "it with `overline down`, or start another with OVERLINE_HOME set to a different "
             "folder."
         ) from error
+
+    def check(self) -> None:
+        """Refuse as `take` would, without taking.
+
+        Raises:
+            AlreadyRunning: Another process holds it.
+        """
+        if self.is_held():
+            self._refuse(None)
 
     def free(self) -> None:
         """Give the lock back."""

@@ -47,12 +47,12 @@ class Part(ABC):
     def launch(self) -> Launch:
         """Return how to start the process."""
 
-    @abstractmethod
-    async def problem(self, pid: int) -> str | None:
-        """Say what keeps the part from doing its work.
+    def started(self, pid: int) -> None:  # noqa: B027 - most parts have no use for it
+        """Learn the id of the process just started."""
 
-        Args:
-            pid: Id of the process that runs now.
+    @abstractmethod
+    async def problem(self) -> str | None:
+        """Say what keeps the part from doing its work.
 
         Returns:
             None when all is well, else what is wrong, in a few words.

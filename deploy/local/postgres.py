@@ -16,6 +16,7 @@ import importlib.util
 import os
 import pwd
 import secrets
+import shutil
 import signal
 import stat
 import subprocess
@@ -165,13 +166,29 @@ class PostgresFolder:
         return True
 
     def _initialise(self, log: Path) -> None:
+        """Make the data folder aside and move it into place whole: a crash leaves no half of it."""
         user = self._user()
-        secret = self.folder.parent / f".{self.folder.name}-{secrets.token_hex(4)}.pw"
+        parent = self.folder.parent
+        aside = Path(tempfile.mkdtemp(dir=parent, prefix=f".{self.folder.name}-"))
+        secret = aside.with_suffix(".pw")
         secret.touch(mode=0o600)
         secret.write_text(self.password + "\n")
         if user is not None:
-            os.chown(secret, user.pw_uid, user.pw_gid)
-        argv = [str(programs() / "initdb"), "-D", str(self.folder), "-U", SUPERUSER]
+            for path in (aside, secret):
+                os.chown(path, user.pw_uid, user.pw_gid)
+        try:
+            self._run_initdb(aside, secret, user, log)
+            aside.rename(self.folder)  # onto the empty folder that is there
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        finally:
+            secret.unlink(missing_ok=True)
+
+    def _run_initdb(
+        self, target: Path, secret: Path, user: pwd.struct_passwd | None, log: Path
+    ) -> None:
+        argv = [str(programs() / "initdb"), "-D", str(target), "-U", SUPERUSER]
         # The built-in locale sorts alike on every machine, so an index survives a move.
         argv += ["--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         argv += ["--locale=C", "--auth=scram-sha-256", f"--pwfile={secret}"]
@@ -179,7 +196,7 @@ class PostgresFolder:
             done = subprocess.run(
                 argv,
                 env=_environment(),
-                cwd=self.folder,
+                cwd=target,
                 capture_output=True,
                 timeout=120,
                 check=False,
@@ -191,14 +208,9 @@ class PostgresFolder:
             raise _cannot_run(str(error)) from error
         except subprocess.TimeoutExpired as error:
             raise PartFailed("postgres", "initdb did not finish within 120 s") from error
-        finally:
-            secret.unlink(missing_ok=True)
         with log.open("ab") as file:
             file.write(done.stdout + done.stderr)
         if done.returncode != 0:
-            for path in self.folder.glob("*"):  # initdb refuses a folder it once half-filled
-                if path.is_file():
-                    path.unlink()
             text = done.stderr.decode(errors="replace").strip()
             if done.returncode in (126, 127, -signal.SIGILL) or "GLIBC" in text:
                 raise _cannot_run(text or f"initdb ended with {done.returncode}")

@@ -26,7 +26,7 @@ class ApiPart(Part):
     """The API server."""
 
     name = "api"
-    needs = ("schema", "temporal", "triton")
+    needs = ("catalogue", "temporal", "triton")
     start_limit_s = 45.0
     patience_s = 12.0
 
@@ -43,7 +43,7 @@ class ApiPart(Part):
         # -P: a folder named `api` in the caller's working folder must not be taken for ours.
         return Launch([sys.executable, "-P", "-m", "api.server"], self._plan.environment())
 
-    async def problem(self, pid: int) -> str | None:
+    async def problem(self) -> str | None:
         """Ask for its health."""
         try:
             async with httpx2.AsyncClient(timeout=self.health_limit_s) as client:
@@ -56,7 +56,7 @@ class ApiPart(Part):
 class WorkerPart(Part):
     """One worker process, known to be ready when Temporal sees it poll."""
 
-    needs = ("schema", "temporal", "triton")
+    needs = ("catalogue", "temporal", "triton")
     start_limit_s = 60.0
     patience_s = 20.0
     health_every_s = 5.0
@@ -65,8 +65,13 @@ class WorkerPart(Part):
         """Take which of the workers it is, from 1."""
         self.name = f"worker-{number}"
         self._plan = plan
+        self._pid = 0
         self._seen: int | None = None
         self._connected: Client | None = None
+
+    def started(self, pid: int) -> None:
+        """Learn by which id Temporal will know it."""
+        self._pid = pid
 
     @property
     def ready_text(self) -> str:
@@ -78,8 +83,9 @@ class WorkerPart(Part):
         env = {**self._plan.environment(), "OVERLINE_WORKER_NAME": self.name}
         return Launch([sys.executable, "-P", "-m", "deploy.worker"], env)
 
-    async def problem(self, pid: int) -> str | None:
+    async def problem(self) -> str | None:
         """Look for this process among the pollers of its task queue."""
+        pid = self._pid
         try:
             silent_s = await self._silence(pid)
         except Exception as error:  # whatever the client raises: Temporal was not reached

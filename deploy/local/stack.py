@@ -9,9 +9,11 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from deploy.local.catalogue import prepare_catalogue
 from deploy.local.database import PostgresPart, prepare_schema
+from deploy.local.engine_env import ensure_engine_env
 from deploy.local.home import Home, StackLock
-from deploy.local.part import Part, Step
+from deploy.local.part import Part, Say, Step
 from deploy.local.plan import ADDRESS_OF, ALL_PARTS, Plan
 from deploy.local.processes import Identity, mark_of
 from deploy.local.report import Event, Report
@@ -19,8 +21,11 @@ from deploy.local.services import ApiPart, WorkerPart
 from deploy.local.state import end_strays, write_state
 from deploy.local.supervisor import PartStatus, Supervisor
 from deploy.local.temporal import TemporalPart
+from deploy.local.triton import TritonPart
 
 __all__ = ["Stack"]
+
+_INSTALL_LIMIT_S = 1800.0  # some 600 MB over whatever line there is
 
 
 class Stack:
@@ -106,11 +111,12 @@ class Stack:
                 )
             )
         if "triton" in plan.ours:
-            from deploy.local.engine import triton_items
-
-            items += triton_items(plan)
+            items += _triton(plan)
         if plan.ours & {"worker", "api"}:
             items.append(Step("schema", ("postgres",), lambda say: prepare_schema(plan, say)))
+            # After Triton: its tokenizers are part of what the catalogue says of a model.
+            needs = ("schema", "triton")
+            items.append(Step("catalogue", needs, lambda say: prepare_catalogue(plan, say)))
         if "worker" in plan.ours:
             items += [WorkerPart(plan, number + 1) for number in range(plan.given.workers)]
         if "api" in plan.ours:
@@ -140,11 +146,7 @@ class Stack:
     def _write(self) -> None:
         if self._supervisor is None or self._plan is None:
             return
-        parts = {
-            name: status
-            for name, status in self._supervisor.status.items()
-            if name not in ("schema", "models")
-        }
+        parts = self._supervisor.parts
         for name in ADDRESS_OF.keys() & (self._only - self._plan.ours):
             parts[name] = PartStatus("external", self._external(name), since=self._began)
         write_state(
@@ -160,6 +162,25 @@ class Stack:
         )
 
     _began = time.time()
+
+
+def _triton(plan: Plan) -> list[Part | Step]:
+    """The engine's environment, once, and the server that runs in it."""
+    environment = plan.given.engine_environment.absolute()
+
+    def install(say: Say) -> str:
+        return str(ensure_engine_env(environment, say))
+
+    server = TritonPart(
+        plan.home.folder / "triton",
+        environment,
+        plan.given.models,
+        plan.given.models_folder,
+        plan.ports,
+    )
+    server.needs = ("engine",)
+    server.health_every_s = 1.0  # a model's process can die while the server says it is ready
+    return [Step("engine", (), install, limit_s=_INSTALL_LIMIT_S), server]
 
 
 def _versions() -> dict[str, str]:

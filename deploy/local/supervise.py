@@ -35,10 +35,14 @@ def main() -> int:
     """Supervise until told to stop; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--events", type=Path, help="file to which events are appended")
     parser.add_argument("--only", default=",".join(ALL_PARTS))
     chosen = parser.parse_args()
     home = Home.open(chosen.folder)
-    report: Report = Tee(PlainReport(sys.stdout), FileReport(home.events))
+    told: list[Report] = [PlainReport(sys.stdout)]
+    if chosen.events is not None:
+        told.append(FileReport(chosen.events))
+    report: Report = Tee(*told)
     try:
         with suppress(KeyboardInterrupt):
             asyncio.run(

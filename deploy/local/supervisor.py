@@ -30,6 +30,7 @@ _POLL_S = 0.1
 _STABLE_S = 60.0  # a part that ran this long starts again with the shortest delay
 _DELAYS_S = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0)
 _FIRST_TRIES = 2
+_UNWELL_PATIENCE_S = 2.0
 
 
 @dataclass
@@ -105,6 +106,15 @@ class Supervisor:
             await asyncio.gather(*tasks, stopping, up, return_exceptions=True)
             await self._end_all()
 
+    @property
+    def parts(self) -> dict[str, PartStatus]:
+        """How the parts are doing, steps left out."""
+        return {
+            name: status
+            for name, status in self.status.items()
+            if isinstance(self._items[name], Part)
+        }
+
     async def _all_up(self) -> None:
         for event in self._done.values():
             await event.wait()
@@ -153,7 +163,8 @@ class Supervisor:
             delay = _DELAYS_S[min(deaths, len(_DELAYS_S)) - 1]
             self.status[part.name].restarts += 1
             self._set(part.name, "restarting", f"{reason}; starting it again in {delay:g} s")
-            await self._end(part)
+            # One that does not answer any more is not asked for long.
+            await self._end(part, patience_s=_UNWELL_PATIENCE_S)
             await asyncio.sleep(delay)
 
     async def _start(self, part: Part) -> subprocess.Popen[bytes]:
@@ -161,7 +172,12 @@ class Supervisor:
         log = self._log_of(part.name)
         self._set(part.name, "preparing")
         say = self._say(part.name)
-        await _in_thread(lambda: part.prepare(say))
+        try:
+            await _in_thread(lambda: part.prepare(say))
+        except StackError:
+            raise
+        except Exception as error:
+            raise PartFailed(part.name, f"{type(error).__name__}: {error}") from error
         self._set(part.name, "starting")
         launch = part.launch()
         marked = Launch(
@@ -172,11 +188,12 @@ class Supervisor:
         except OSError as error:
             raise PartFailed(part.name, f"{launch.argv[0]}: {error.strerror}") from error
         self._processes[part.name] = process
+        part.started(process.pid)
         self._guardian.watch(process.pid, ask=part.stop_signal)
         self.status[part.name].identity = Identity(process.pid, mark_of(process.pid) or "")
         self._changed()
         deadline = time.monotonic() + part.start_limit_s
-        while (problem := await self._problem(part, process.pid)) is not None:
+        while (problem := await self._problem(part)) is not None:
             code = process.poll()
             if code is not None or time.monotonic() > deadline:
                 await self._end(part)
@@ -198,7 +215,7 @@ class Supervisor:
                 if code is not None:
                     return _how(code)
                 if check is None and time.monotonic() >= next_check:
-                    check = asyncio.create_task(self._problem(part, process.pid))
+                    check = asyncio.create_task(self._problem(part))
                 if check is not None and check.done():
                     problem, check = check.result(), None
                     next_check = time.monotonic() + part.health_every_s
@@ -214,9 +231,9 @@ class Supervisor:
             if check is not None:
                 check.cancel()
 
-    async def _problem(self, part: Part, pid: int) -> str | None:
+    async def _problem(self, part: Part) -> str | None:
         try:
-            return await asyncio.wait_for(part.problem(pid), part.health_limit_s)
+            return await asyncio.wait_for(part.problem(), part.health_limit_s)
         except TimeoutError:
             return f"no answer within {part.health_limit_s:.0f} s"
         except StackError:
@@ -224,13 +241,14 @@ class Supervisor:
         except Exception as error:  # a check that breaks is a part that cannot be vouched for
             return f"{type(error).__name__}: {error}"
 
-    async def _end(self, part: Part) -> None:
+    async def _end(self, part: Part, *, patience_s: float | None = None) -> None:
+        patience = part.patience_s if patience_s is None else patience_s
         process = self._processes.get(part.name)
         if process is None:
             return
         asked = await _in_thread(
             lambda: end_group(
-                process.pid, first=part.stop_signal, patience_s=part.patience_s, process=process
+                process.pid, first=part.stop_signal, patience_s=patience, process=process
             )
         )
         with suppress(subprocess.TimeoutExpired):
@@ -241,7 +259,7 @@ class Supervisor:
         self._guardian.release(process.pid)
         self.status[part.name].identity = None
         if not asked:
-            self._say(part.name)(f"did not end within {part.patience_s:.0f} s and was killed")
+            self._say(part.name)(f"did not end within {patience:.0f} s and was killed")
 
     async def _end_all(self) -> None:
         """End what runs, those first that nothing else needs."""

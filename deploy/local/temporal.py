@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
@@ -85,7 +86,7 @@ class TemporalPart(Part):
     patience_s = 15.0
 
     def __init__(
-        self, database: Path, ports: dict[str, int], namespace: str, codec_endpoint: str
+        self, database: Path, ports: Mapping[str, int], namespace: str, codec_endpoint: str
     ) -> None:
         """Take where it keeps its data and listens.
 
@@ -137,6 +138,6 @@ class TemporalPart(Part):
         env = {"PATH": "/usr/bin:/bin", "HOME": str(self._database.parent), "TZ": "UTC"}
         return Launch(argv=argv, env=env, cwd=self._database.parent)
 
-    async def problem(self, pid: int) -> str | None:
+    async def problem(self) -> str | None:
         """Return what is wrong with the frontend; None when it serves."""
         return await frontend_problem(self.address)

@@ -1,0 +1,92 @@
+"""The command line `overline`.
+
+Every command lives in a module that is imported when the command is run, and not before: help and
+errors come at once, and `overline psql` needs no Temporal client.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module, metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["main"]
+
+# name: (module, function, one line of help)
+_COMMANDS = {
+    "up": ("api.cli.stack", "up", "Start the embedded stack and keep it up until Ctrl-C."),
+    "down": ("api.cli.stack", "down", "Stop the embedded stack; its state stays."),
+    "status": ("api.cli.stack", "status", "Show what runs, and where."),
+    "logs": ("api.cli.logs", "logs", "Show the logs of the stack or of one part."),
+    "doctor": ("api.cli.doctor", "doctor", "Check this machine and the stack, and say what to do."),
+    "config": ("api.cli.config", "config", "Show the effective settings, secrets hidden."),
+    "submit": ("api.cli.tasks", "submit", "Submit an agent task and watch it."),
+    "tasks": ("api.cli.tasks", "tasks", "List tasks, newest first."),
+    "watch": ("api.cli.watch", "watch", "Follow a task as it goes on."),
+    "cancel": ("api.cli.tasks", "cancel", "Cancel a task; the engine stops generating for it."),
+    "replay": ("api.cli.replay", "replay", "Replay a task's history against today's code."),
+    "ingest": ("api.cli.ingest", "ingest", "Put files into a collection that tasks can search."),
+    "psql": ("api.cli.psql", "psql", "Open the database, or run SQL on it, read-only."),
+    "serve": ("api.cli.processes", "serve", "Run the API in the foreground."),
+    "worker": ("api.cli.processes", "worker", "Run one worker in the foreground."),
+}
+
+
+class _LazyGroup(TyperGroup):
+    """A group that imports a command's module when the command is asked for."""
+
+    _listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of a day's work."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; while help lists them all, only what help shows."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, function, text = _COMMANDS[cmd_name]
+        if self._listing:
+            return TyperCommand(name=cmd_name, help=text)
+        holder = typer.Typer(add_completion=False)
+        holder.command(cmd_name)(getattr(import_module(module), function))
+        return typer.main.get_command(holder)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help page without importing a single command."""
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"overline {metadata.version('overline')}")
+        raise typer.Exit
+
+
+_app = typer.Typer(
+    cls=_LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+
+
+@_app.callback()
+def _overline(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Overline carries agent tasks through gateway, router, context, cache, engine and ledger."""
+
+
+def main() -> None:
+    """Run the command line; the console script `overline`."""
+    try:
+        _app()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,96 @@
+"""The application factory.
+
+Edge          request id, log line, metric, last net        api/edge.py
+BodyGuard     what no route should ever see                 api/body_guard.py
+routes        one module a resource                         api/routes/
+Parts         what stands behind, opened when it is there   api/parts.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from temporalio.client import Plugin
+
+from api.body_guard import BodyGuard
+from api.edge import Edge
+from api.error_handlers import add_error_handlers
+from api.openapi import describe, version
+from api.parts import Parts
+from api.routes import codec, collections, docs, events, health, spend, tasks
+from api.submission import sweep_unstarted
+from observability.http import fastapi_telemetry
+from settings import Settings, load_settings
+
+__all__ = ["create_app"]
+
+_DESCRIPTION = """\
+The harness above the inference line: submit an agent task, watch its tokens, read what every step
+did and cost.
+
+Money is in USD, as decimal strings. Times are RFC 3339, in UTC. Ids are UUIDv7 and sort by time.
+Every error is an RFC 9457 problem document with the id of the request. Every POST takes an
+`Idempotency-Key` where it says so: a repeated request gets the first one's answer.
+"""
+
+_TAGS = [
+    {"name": "tasks", "description": "Submit, read, watch and cancel agent tasks."},
+    {"name": "collections", "description": "What agents can retrieve from."},
+    {"name": "spend", "description": "What was spent, by whom, on what."},
+    {"name": "codec", "description": "Decryption of Temporal payloads for those who may read."},
+    {"name": "health", "description": "Whether the service and what it stands on work."},
+]
+
+
+def create_app(
+    settings: Settings | None = None, *, temporal_plugins: Sequence[Plugin] = ()
+) -> FastAPI:
+    """Return the API.
+
+    Args:
+        settings: Settings of the process; by default those of the environment.
+        temporal_plugins: Plugins of the Temporal client, such as tracing.
+    """
+    effective = settings or load_settings()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        parts: Parts = app.state.parts
+        await parts.start()
+        parts.run_in_background(sweep_unstarted(parts))
+        try:
+            yield
+        finally:
+            await parts.stop()
+
+    app = FastAPI(
+        title="Overline",
+        version=version(),
+        summary="Durable orchestration of agent tasks.",
+        description=_DESCRIPTION,
+        openapi_tags=_TAGS,
+        lifespan=lifespan,
+        # The built-in documentation pages load scripts from a content network.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        telemetry=fastapi_telemetry(),
+    )
+    app.state.parts = Parts(effective, plugins=temporal_plugins)
+    for module in (tasks, events, collections, spend, codec, health, docs):
+        app.include_router(module.router)
+    add_error_handlers(app)
+    # The last one added is the outermost.
+    app.add_middleware(BodyGuard, max_bytes=effective.max_request_bytes)
+    app.add_middleware(Edge)
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = describe(app)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app

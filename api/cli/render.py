@@ -1,0 +1,123 @@
+"""How the command line shows things: tables for people, JSON for programs, errors for both."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from api.cli.client import ApiRefusal, ApiUnreachable
+
+__all__ = ["complaints", "console", "fail", "friendly", "money", "print_json", "steps_table"]
+
+console = Console(highlight=False, soft_wrap=True)
+complaints = Console(stderr=True, highlight=False, soft_wrap=True)
+
+REFUSED = 1
+UNREACHABLE = 3
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on one line."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+def fail(message: str, as_json: bool, *, status: int = REFUSED) -> NoReturn:
+    """End the command with a message.
+
+    Raises:
+        typer.Exit: Always.
+    """
+    if as_json:
+        print_json({"error": {"detail": message}})
+    else:
+        complaints.print(message, markup=False)
+    raise typer.Exit(status)
+
+
+@contextlib.contextmanager
+def friendly(as_json: bool) -> Iterator[None]:
+    """Turn refusals of the API into a message (or a problem document) and an exit status.
+
+    The status is 1 for a refusal and 3 when the API does not answer.
+    """
+    try:
+        yield
+    except ApiUnreachable as exc:
+        fail(str(exc), as_json, status=UNREACHABLE)
+    except ApiRefusal as exc:
+        if as_json:
+            print_json({"error": exc.problem})
+        else:
+            _explain(exc)
+        raise typer.Exit(REFUSED) from None
+
+
+def _explain(refusal: ApiRefusal) -> None:
+    problem = refusal.problem
+    complaints.print(f"[red]{problem.get('title', 'Refused')}[/red] ({problem.get('code', '')})")
+    complaints.print(str(problem.get("detail", "")), markup=False)
+    for error in problem.get("errors") or ():
+        where = f"{error.get('in')} {error.get('pointer') or '(whole)'}"
+        complaints.print(f"  {where}: {error.get('detail')}", markup=False)
+    if problem.get("request_id"):
+        complaints.print(f"[dim]request {problem['request_id']}[/dim]")
+
+
+def money(amount: Any) -> str:
+    """Return an amount in USD with as many digits as it needs, at least two decimals."""
+    if amount is None:
+        return ""
+    value = Decimal(str(amount)).normalize()
+    text = f"{value:f}"
+    whole, _, fraction = text.partition(".")
+    return f"${whole}.{fraction.ljust(2, '0')}"
+
+
+def seconds(milliseconds: Any) -> str:
+    """Return a duration given in milliseconds, in seconds."""
+    return "" if milliseconds is None else f"{float(milliseconds) / 1000:.2f} s"
+
+
+def steps_table(task: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of a task's steps: what each did, on which model, at what price."""
+    table = Table(
+        title=f"task {task['id']} · {task['status']}", title_justify="left", show_footer=True
+    )
+    table.add_column("step", justify="right")
+    table.add_column("did", footer="all")
+    table.add_column("model")
+    table.add_column("prompt", justify="right", footer=str(task.get("prompt_tokens", "")))
+    table.add_column("cached", justify="right", footer=str(task.get("cached_tokens", "")))
+    table.add_column("out", justify="right", footer=str(task.get("completion_tokens", "")))
+    table.add_column("cost", justify="right", footer=money(task.get("cost_usd")))
+    table.add_column("time", justify="right")
+    for step in steps:
+        table.add_row(
+            str(step["step"]),
+            _did(step),
+            step.get("model") or "",
+            str(step.get("prompt_tokens", "")),
+            str(step.get("cached_tokens", "")),
+            str(step.get("completion_tokens", "")),
+            money(step.get("cost_usd")),
+            seconds(step.get("duration_ms")),
+        )
+    return table
+
+
+def _did(step: Mapping[str, Any]) -> str:
+    tool = step.get("tool_call")
+    if tool:
+        arguments = ", ".join(str(value) for value in (tool.get("arguments") or {}).values())
+        return f"{tool['name']}({arguments[:40]})"
+    if step.get("cached"):
+        return "answer from the cache"
+    return "answer" if step.get("status") == "succeeded" else str(step.get("status", ""))

@@ -1,0 +1,163 @@
+"""`overline submit`, `tasks` and `cancel`."""
+
+from __future__ import annotations
+
+import sys
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from uuid_utils.compat import uuid7
+
+from api.cli.client import ApiClient
+from api.cli.render import complaints, console, fail, friendly, money, print_json
+from api.cli.watch import follow
+from settings import load_settings
+
+__all__ = ["cancel", "submit", "tasks"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def submit(
+    question: Annotated[
+        str, typer.Argument(help="What the agent should do; `-` reads it from standard input.")
+    ],
+    collection: Annotated[
+        list[str] | None,
+        typer.Option("--collection", "-c", help="Retrieve from this collection; repeatable."),
+    ] = None,
+    route: Annotated[str, typer.Option(help="Route that chooses the model.")] = "default",
+    model: Annotated[str | None, typer.Option(help="Use exactly this model.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    tool: Annotated[
+        list[str] | None,
+        typer.Option("--tool", help="A tool the agent may use, by default all; repeatable."),
+    ] = None,
+    must_call: Annotated[
+        list[str] | None,
+        typer.Option("--must-call", help="A tool the agent has to use once; repeatable."),
+    ] = None,
+    no_tools: Annotated[bool, typer.Option("--no-tools", help="Answer without tools.")] = False,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 256,
+    min_tokens: Annotated[int, typer.Option(help="Shortest answer, in tokens.")] = 0,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on to --max-tokens whatever the model thinks.")
+    ] = False,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    max_steps: Annotated[int, typer.Option(help="Longest loop, in steps.")] = 8,
+    max_cost: Annotated[str | None, typer.Option(help="Budget of this task, in USD.")] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Never use the cache.")] = False,
+    user: Annotated[str | None, typer.Option(help="End user to attribute the spend to.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="NAME=VALUE for attribution; repeatable.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Submitting again with this key gives the first task.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Submit a task; stream its tokens as they come, then show what every step did and cost."""
+    text = sys.stdin.read() if question == "-" else question
+    body: dict[str, Any] = {
+        "input": text,
+        "system": system,
+        "route": route,
+        "model": model,
+        "tools": _tools(tool, must_call, no_tools, bool(collection)),
+        "collections": collection or [],
+        "sampling": {
+            "max_tokens": max_tokens,
+            "min_tokens": min_tokens,
+            "temperature": temperature,
+            "ignore_eos": ignore_eos,
+        },
+        "limits": {"max_steps": max_steps, "max_cost_usd": _usd(max_cost, as_json)},
+        "cache": "off" if no_cache else "auto",
+        "user": user,
+        "tags": _tags(tag, as_json),
+    }
+    # A key of our own makes the request safe to repeat when the answer gets lost.
+    key = idempotency_key or str(uuid7())
+    with friendly(as_json), ApiClient(load_settings()) as api:
+        accepted = api.post("/v1/tasks", body, {"Idempotency-Key": key})
+        if detach:
+            if as_json:
+                print_json(accepted)
+            else:
+                console.print(accepted["id"])
+            return
+        if not as_json:
+            complaints.print(f"[dim]task {accepted['id']} · {accepted['links']['web_ui']}[/dim]")
+        succeeded = follow(api, accepted["id"], as_json=as_json)
+    if not succeeded:
+        raise typer.Exit(1)
+
+
+def tasks(
+    status: Annotated[str | None, typer.Option(help="Only tasks in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many, newest first.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List tasks, newest first."""
+    with friendly(as_json), ApiClient(load_settings()) as api:
+        page = api.get("/v1/tasks", {"status": status, "limit": limit})
+    if as_json:
+        print_json(page)
+        return
+    table = Table()
+    for name in ("task", "status", "created", "steps", "cost", "asked"):
+        table.add_column(name, no_wrap=name in ("task", "status"))
+    for task in page["tasks"]:
+        table.add_row(
+            task["id"],
+            task["status"],
+            task["created_at"][:19].replace("T", " "),
+            str(task["steps"]),
+            money(task["cost_usd"]),
+            task["preview"],
+        )
+    console.print(table)
+
+
+def cancel(
+    task: Annotated[str, typer.Argument(help="Task id.")],
+    as_json: Json = False,
+) -> None:
+    """Cancel a task; the engine stops generating for it."""
+    with friendly(as_json), ApiClient(load_settings()) as api:
+        answer = api.post(f"/v1/tasks/{task}/cancel")
+    if as_json:
+        print_json(answer)
+    else:
+        console.print(f"task {answer['id']}: {answer['detail']}", markup=False)
+
+
+def _tools(
+    tool: list[str] | None, must_call: list[str] | None, no_tools: bool, searchable: bool
+) -> list[dict[str, Any]]:
+    if no_tools:
+        return []
+    owed = must_call or []
+    # Without a collection there is nothing to search.
+    offered = tool if tool is not None else ["calculator", *(["search"] if searchable else [])]
+    names = dict.fromkeys([*owed, *offered])
+    return [{"name": name, "must_call": name in owed} for name in names]
+
+
+def _usd(text: str | None, as_json: bool) -> str | None:
+    if text is None:
+        return None
+    try:
+        return f"{Decimal(text):f}"
+    except InvalidOperation:
+        fail("--max-cost takes an amount in USD, such as 0.01", as_json)
+
+
+def _tags(tags: list[str] | None, as_json: bool) -> dict[str, str]:
+    pairs = [tag.partition("=") for tag in tags or ()]
+    if any(not name or not sign for name, sign, _ in pairs):
+        fail("--tag takes NAME=VALUE", as_json)
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,185 @@
+"""What the API asks of Temporal: start a task, start an ingestion, cancel. One call each.
+
+Every call has a deadline, and a Temporal that is down becomes the 503 that names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from temporalio.client import Client
+from temporalio.common import (
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from api.problems import unavailable
+from settings import Settings
+from workflows.client import SEARCH_ORGANISATION, SEARCH_STATUS, SEARCH_TEAM
+from workflows.contracts import IngestInput, TaskInput
+
+__all__ = ["Orchestrator", "task_workflow_id", "web_ui_url"]
+
+_DEADLINE = timedelta(seconds=5)
+
+#: What Temporal answers when it is down, starting, or too busy.
+_OUTAGES = frozenset(
+    {
+        RPCStatusCode.CANCELLED,
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.INTERNAL,
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.UNAVAILABLE,
+        RPCStatusCode.UNKNOWN,
+    }
+)
+
+
+def task_workflow_id(task_id: UUID) -> str:
+    """Return the workflow id of a task."""
+    return f"task-{task_id}"
+
+
+def web_ui_url(settings: Settings, workflow_id: str, run_id: str | None = None) -> str:
+    """Return the address of a workflow in Temporal's Web UI."""
+    base = settings.temporal_ui_url.rstrip("/")
+    url = f"{base}/namespaces/{settings.temporal_namespace}/workflows/{workflow_id}"
+    return f"{url}/{run_id}/history" if run_id else url
+
+
+@contextlib.asynccontextmanager
+async def _answering() -> AsyncIterator[None]:
+    """Turn every way in which Temporal can be away into one 503."""
+    try:
+        async with asyncio.timeout(_DEADLINE.total_seconds() + 1):
+            yield
+    except TimeoutError:
+        raise unavailable("temporal") from None
+    except RPCError as exc:
+        if exc.status in _OUTAGES:
+            raise unavailable("temporal") from None
+        raise
+    except RuntimeError as exc:
+        # The client connects on first use and reports a failed connection this way.
+        if "connect" in str(exc).lower():
+            raise unavailable("temporal") from None
+        raise
+
+
+@dataclass(frozen=True)
+class Orchestrator:
+    """Temporal as the API uses it.
+
+    Args:
+        client: The connected (or lazily connecting) client.
+        settings: Settings of the process.
+    """
+
+    client: Client
+    settings: Settings
+
+    async def start_task(self, task: TaskInput, *, headline: str) -> str:
+        """Start a task's workflow, or find it started; return the id of its run.
+
+        Args:
+            task: Input of the workflow.
+            headline: One line for the Web UI; names and numbers only, it is not for prompts.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        async with _answering():
+            try:
+                handle = await self.client.start_workflow(
+                    "AgentTask",
+                    task,
+                    id=task_workflow_id(task.task_id),
+                    task_queue=self.settings.task_queue,
+                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    static_summary=headline[:180],
+                    static_details=_details(task),
+                    search_attributes=TypedSearchAttributes(
+                        [
+                            SearchAttributePair(
+                                SEARCH_ORGANISATION, str(task.tenant.organisation_id)
+                            ),
+                            SearchAttributePair(SEARCH_TEAM, str(task.tenant.team_id)),
+                            SearchAttributePair(SEARCH_STATUS, "running"),
+                        ]
+                    ),
+                    rpc_timeout=_DEADLINE,
+                )
+            except WorkflowAlreadyStartedError as exc:
+                return exc.run_id or ""
+        return handle.result_run_id or ""
+
+    async def cancel_task(self, task_id: UUID) -> bool:
+        """Ask a task to end; return whether there was a running workflow to ask.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        async with _answering():
+            try:
+                await self.client.get_workflow_handle(task_workflow_id(task_id)).cancel(
+                    rpc_timeout=_DEADLINE
+                )
+            except RPCError as exc:
+                if exc.status is RPCStatusCode.NOT_FOUND:
+                    return False
+                raise
+        return True
+
+    async def start_ingestion(self, document: IngestInput, *, headline: str) -> str:
+        """Start the ingestion of a version of a document, or find it going; return its id.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        workflow_id = f"ingest-{document.document_id}-{document.version}"
+        async with _answering():
+            with contextlib.suppress(WorkflowAlreadyStartedError):
+                await self.client.start_workflow(
+                    "IngestDocument",
+                    document,
+                    id=workflow_id,
+                    task_queue=self.settings.task_queue,
+                    # One that failed may be tried again by sending the document again.
+                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                    static_summary=headline[:180],
+                    search_attributes=TypedSearchAttributes(
+                        [
+                            SearchAttributePair(
+                                SEARCH_ORGANISATION, str(document.tenant.organisation_id)
+                            ),
+                            SearchAttributePair(SEARCH_TEAM, str(document.tenant.team_id)),
+                        ]
+                    ),
+                    rpc_timeout=_DEADLINE,
+                )
+        return workflow_id
+
+
+def _details(task: TaskInput) -> str:
+    plan = task.plan
+    facts: Mapping[str, object] = {
+        "route": plan.route,
+        "model": plan.model or "chosen by the route",
+        "tools": ", ".join(tool.name for tool in plan.tools) or "none",
+        "collections": len(plan.collections),
+        "prompt": f"{task.prompt_chars:,} characters",
+        "at most": f"{plan.limits.max_steps} steps"
+        + (f", ${plan.limits.max_cost_usd:f}" if plan.limits.max_cost_usd else ""),
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in facts.items())

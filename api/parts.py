@@ -1,0 +1,200 @@
+"""What stands behind the API: the database, the event hub, Temporal, Triton.
+
+The API starts and answers without any of them. Each is opened in the background until it is
+there, looked at every few seconds, and named in `/readyz` and in the 503 of a request that needs
+it. Nothing has to be restarted when one comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalio.client import Client, Plugin
+
+from api.catalogue import CatalogueView
+from api.problems import Part, unavailable
+from inference.client import TritonClient
+from settings import Settings
+from store.database import Database
+from store.errors import DatabaseUnavailable
+from store.events import EventHub
+from workflows.client import connect_kwargs
+
+__all__ = ["PartState", "Parts"]
+
+log = logging.getLogger("overline.api")
+
+_CHECK_EVERY_S = 2.0
+_CHECK_TIMEOUT_S = 3.0
+
+
+@dataclass
+class PartState:
+    """Whether a part answered when it was last looked at."""
+
+    ready: bool = False
+    detail: str = "not checked yet"
+
+
+@dataclass
+class Parts:
+    """Connections of one API process.
+
+    Attributes:
+        settings: Settings of the process.
+        catalogue: Models, prices and routes.
+        plugins: Plugins of the Temporal client: tracing.
+        stopping: Set when the process ends; open streams end on it.
+        states: What the last look at every part said.
+    """
+
+    settings: Settings
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    states: dict[Part, PartState] = field(
+        default_factory=lambda: {
+            "database": PartState(),
+            "temporal": PartState(),
+            "triton": PartState(),
+        }
+    )
+    plugins: Sequence[Plugin] = ()
+    catalogue: CatalogueView = field(default_factory=CatalogueView)
+    _database: Database | None = None
+    _hub: EventHub | None = None
+    _temporal: Client | None = None
+    _triton: list[TritonClient] = field(default_factory=list)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def start(self) -> None:
+        """Prepare every connection and begin to watch the parts; waits for none of them."""
+        settings = self.settings
+        url = settings.database_url.get_secret_value()
+        # No connection is opened before it is needed, so a part that is down does not keep the
+        # API down, and a request that needs it gets the 503 that names it.
+        self._database = await Database.open(
+            url, min_size=0, max_size=settings.database_pool_size, name="overline-api"
+        )
+        self._hub = EventHub(url)
+        await self._hub.start()
+        self._temporal = await Client.connect(
+            settings.temporal_address,
+            lazy=True,
+            plugins=list(self.plugins),
+            **connect_kwargs(settings),
+        )
+        self._triton = [TritonClient(url) for url in self.settings.triton_urls]
+        for part, look in (
+            ("database", self._look_at_database),
+            ("temporal", self._look_at_temporal),
+            ("triton", self._look_at_triton),
+        ):
+            self.run_in_background(self._watch(part, look))  # type: ignore[arg-type]
+
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work until the process ends."""
+        self._tasks.append(asyncio.create_task(work))
+
+    async def stop(self) -> None:
+        """End the background work and close every connection."""
+        self.stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._hub is not None:
+            await self._hub.close()
+        if self._database is not None:
+            await self._database.close()
+        for client in self._triton:
+            await client.close()
+
+    @property
+    def database(self) -> Database:
+        """The database; its calls raise `DatabaseUnavailable` when it is down."""
+        if self._database is None:
+            raise unavailable("database")
+        return self._database
+
+    @property
+    def hub(self) -> EventHub:
+        """What wakes the readers of event streams."""
+        if self._hub is None:
+            raise unavailable("database")
+        return self._hub
+
+    @property
+    def temporal(self) -> Client:
+        """The Temporal client; its calls may fail when Temporal is down."""
+        if self._temporal is None:
+            raise unavailable("temporal")
+        return self._temporal
+
+    def require_triton(self) -> None:
+        """Refuse work that needs a model while no replica answers.
+
+        Raises:
+            ProblemError: No replica answered the last check (503).
+        """
+        if not self.states["triton"].ready:
+            raise unavailable("triton", retry_after_s=5)
+
+    async def _watch(self, part: Part, look: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        state = self.states[part]
+        while True:
+            was = state.ready
+            try:
+                async with asyncio.timeout(_CHECK_TIMEOUT_S + 1):
+                    await look()
+                state.ready, state.detail = True, "ready"
+            except Exception as exc:
+                # The kind of the exception only: its text can hold an address with a password.
+                state.ready, state.detail = False, f"does not answer ({type(exc).__name__})"
+            if was != state.ready:
+                log.log(
+                    logging.INFO if state.ready else logging.WARNING,
+                    "part %s %s",
+                    part,
+                    "is ready" if state.ready else state.detail,
+                )
+            await asyncio.sleep(_CHECK_EVERY_S if state.ready else 0.5)
+
+    async def _look_at_database(self) -> None:
+        await self.database.run_untenanted("select 1 as one")
+
+    async def _look_at_temporal(self) -> None:
+        await self.temporal.service_client.check_health()
+
+    async def _look_at_triton(self) -> None:
+        """A replica counts when one of its language models answers.
+
+        Triton goes on saying that it is ready when the process of a model is dead, so the models
+        are asked themselves.
+        """
+        asked = [
+            self._ask(client, model)
+            for client in self._triton
+            for model in await self._language_models()
+        ] or [client.server_ready(_CHECK_TIMEOUT_S) for client in self._triton]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        if not any(answer is True for answer in answers):
+            raise ConnectionError
+
+    async def _ask(self, client: TritonClient, model: str) -> bool:
+        await client.ping(model, _CHECK_TIMEOUT_S)
+        return True
+
+    async def _language_models(self) -> set[str]:
+        """Triton's names of the models that answer; none when the database cannot tell."""
+        try:
+            catalogue = await self.catalogue.read(self.database)
+        except DatabaseUnavailable:
+            return set()
+        return {
+            deployment.triton_model
+            for deployment in catalogue.deployments.values()
+            if deployment.enabled
+            and "embedding" not in catalogue.models[deployment.model].capabilities
+        }

@@ -1,0 +1,1 @@
+"""The REST surface: one module of routes per resource."""

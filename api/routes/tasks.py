@@ -1,0 +1,158 @@
+"""Agent tasks: submit, list, read, their steps, cancel."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+
+from api.authentication import Caller, parts_of
+from api.json_body import json_body, request_body
+from api.openapi import answers
+from api.orchestrator import Orchestrator, task_workflow_id, web_ui_url
+from api.parts import Parts
+from api.problems import not_found
+from api.submission import submit
+from api.task_projection import links_of, step_view, task_summary, task_view
+from api.task_views import Cancellation, StepList, TaskAccepted, TaskPage, TaskView
+from settings import Settings
+from store import tasks
+from store.identity import Principal
+from workflows.contracts import TaskRequest, TaskStatus
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["tasks"])
+
+PartsOf = Annotated[Parts, Depends(parts_of)]
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=r"^[\x21-\x7e]{1,200}$",
+        description="A request sent again with the same key gets the first one's answer. Visible "
+        "ASCII, at most 200 characters; kept per API key.",
+    ),
+]
+
+_EXAMPLE = {
+    "input": "What is 12*7? Use the calculator.",
+    "tools": [{"name": "calculator"}],
+    "limits": {"max_cost_usd": "0.05"},
+}
+
+
+@router.post(
+    "/v1/tasks",
+    status_code=202,
+    responses=answers(402, 404, 409, body=True),
+    openapi_extra=request_body(TaskRequest, _EXAMPLE),
+    summary="Submit a task",
+)
+async def submit_task(
+    caller: Caller,
+    parts: PartsOf,
+    body: Annotated[TaskRequest, Depends(json_body(TaskRequest))],
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> TaskAccepted:
+    """Accept a task. From here on it survives every process, this one included.
+
+    A route, model or collection that does not exist is a 404 that names those there are; a budget
+    too small for one call is a 402 with the numbers. Nothing that is refused reaches Temporal.
+    """
+    accepted = await submit(parts, caller, body, idempotency_key)
+    status = TaskStatus.ACCEPTED
+    if accepted.replayed:
+        record = await _find(parts, caller, accepted.task_id)
+        status = TaskStatus(record.status)
+        response.headers["Idempotent-Replayed"] = "true"
+    response.headers["Location"] = f"/v1/tasks/{accepted.task_id}"
+    return TaskAccepted(
+        id=accepted.task_id,
+        status=status,
+        replayed=accepted.replayed,
+        links=links_of(parts.settings, accepted.task_id),
+    )
+
+
+@router.get("/v1/tasks", responses=answers(), summary="List tasks")
+async def list_tasks(
+    caller: Caller,
+    parts: PartsOf,
+    status: Annotated[TaskStatus | None, Query(description="Only tasks in this state.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Tasks on a page, at most.")] = 50,
+    cursor: Annotated[
+        UUID | None, Query(description="`next_cursor` of the page before; none: the newest.")
+    ] = None,
+) -> TaskPage:
+    """List the organisation's tasks, newest first."""
+    page = await tasks.list_tasks(
+        parts.database,
+        caller.organisation_id,
+        cursor=cursor,
+        limit=limit,
+        status=status.value if status else None,
+    )
+    return TaskPage(
+        tasks=tuple(task_summary(record) for record in page.tasks),
+        next_cursor=str(page.next_cursor) if page.next_cursor else None,
+    )
+
+
+@router.get("/v1/tasks/{task_id}", responses=answers(404), summary="Read a task")
+async def get_task(caller: Caller, parts: PartsOf, task_id: UUID) -> TaskView:
+    """Read a task: its state, its answer, what it cost."""
+    return task_view(parts.settings, await _find(parts, caller, task_id))
+
+
+@router.get("/v1/tasks/{task_id}/steps", responses=answers(404), summary="Read a task's steps")
+async def list_steps(caller: Caller, parts: PartsOf, task_id: UUID) -> StepList:
+    """Read what every step decided, saw, said, called and cost."""
+    record = await _find(parts, caller, task_id)
+    steps = await tasks.list_steps(parts.database, caller.organisation_id, task_id)
+    return StepList(
+        task_id=task_id,
+        web_ui=_web_ui(parts.settings, record),
+        steps=tuple(step_view(step) for step in steps),
+    )
+
+
+@router.post("/v1/tasks/{task_id}/cancel", responses=answers(404), summary="Cancel a task")
+async def cancel_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Cancellation:
+    """Ask a task to end. The engine stops generating for it; what it used until then is billed.
+
+    Asking twice, or asking a task that has ended, is no error.
+    """
+    record = await _find(parts, caller, task_id)
+    status = TaskStatus(record.status)
+    if record.finished_at is not None:
+        return Cancellation(
+            id=task_id, status=status, requested=False, detail=f"It had {status.value} already."
+        )
+    orchestrator = Orchestrator(parts.temporal, parts.settings)
+    if await orchestrator.cancel_task(task_id):
+        detail = "It was asked to end; `task.cancelled` follows in its events."
+        return Cancellation(id=task_id, status=status, requested=True, detail=detail)
+    # Accepted and never started, or ended this moment: there is nobody to ask, so the row ends.
+    ended = await tasks.finish_task(
+        parts.database,
+        caller.organisation_id,
+        task_id,
+        status="cancelled",
+    )
+    detail = "It had not begun and never will." if ended else "It has ended this moment."
+    return Cancellation(id=task_id, status=status, requested=bool(ended), detail=detail)
+
+
+async def _find(parts: Parts, caller: Principal, task_id: UUID) -> tasks.Task:
+    record = await tasks.get_task(parts.database, caller.organisation_id, task_id)
+    if record is None:
+        raise not_found("task")
+    return record
+
+
+def _web_ui(settings: Settings, record: tasks.Task) -> str:
+    return web_ui_url(settings, task_workflow_id(record.task_id), record.run_id)

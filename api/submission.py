@@ -1,0 +1,212 @@
+"""From a validated request to a running workflow, whatever fails on the way.
+
+    1. the row, with its budgets checked         store: one statement, idempotent by key
+    2. the workflow, id `task-<task id>`         Temporal: a second start of it is refused
+    3. the row is marked started
+
+If Temporal does not answer at 2 the row is taken back and the caller gets a 503. If this process
+dies between 1 and 3 the row stays `accepted`, and the sweeper of any API process starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from api.catalogue import models_of, worst_case_usd
+from api.orchestrator import Orchestrator
+from api.parts import Parts
+from api.problems import ProblemError, invalid, not_found
+from observability.metrics import record_refusal, record_task
+from store import money, retrieval, tasks
+from store.errors import StoreError
+from store.identity import Principal
+from workflows import errors, transcript
+from workflows.contracts import Plan, TaskInput, TaskRequest, Tenant
+
+__all__ = ["Accepted", "submit", "sweep_unstarted"]
+
+log = logging.getLogger("overline.api")
+
+_SWEEP_EVERY_S = 5.0
+
+# A tool choice is one small JSON object; the workflow asks for no more tokens than this.
+_TOOL_CALL_MAX_TOKENS = 128
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A task that will run.
+
+    Attributes:
+        task_id: Its id.
+        replayed: Whether an earlier request with the same idempotency key made it.
+    """
+
+    task_id: UUID
+    replayed: bool
+
+
+async def submit(
+    parts: Parts, caller: Principal, request: TaskRequest, idempotency_key: str | None
+) -> Accepted:
+    """Accept a task and start it.
+
+    Raises:
+        ProblemError: 402, 404, 409, 422 or 503; see the route.
+    """
+    _require_words(request)
+    catalogue = await parts.catalogue.read(parts.database)
+    models = models_of(catalogue, request.route, request.model)
+    resolved = await _with_collection_ids(parts, caller, request)
+    parts.require_triton()
+    task_id = uuid7()
+    stored = resolved.model_dump(mode="json")
+    first_call = min(request.sampling.max_tokens, _TOOL_CALL_MAX_TOKENS if request.tools else 2**31)
+    budget = request.limits.max_cost_usd or parts.settings.default_max_cost_usd
+    verdict = await tasks.submit_task(
+        parts.database,
+        caller,
+        task_id=task_id,
+        idempotency_key=idempotency_key,
+        request_digest=_digest(stored),
+        input=stored,
+        user=request.user,
+        tags=dict(request.tags),
+        route=request.route,
+        worst_case_usd=worst_case_usd(catalogue, models, first_call),
+        max_cost_usd=budget,
+    )
+    if isinstance(verdict, money.Refusal):
+        record_refusal(verdict.code, verdict.scope)
+        raise _refused(verdict)
+    if verdict.conflict:
+        raise ProblemError(
+            errors.Conflict,
+            "This idempotency key was used for another request; use a new key for a new request.",
+        )
+    if verdict.created:
+        record_task("accepted")
+        await _start_or_take_back(parts, caller, task_id, stored)
+    return Accepted(task_id=verdict.task_id, replayed=not verdict.created)
+
+
+def _require_words(request: TaskRequest) -> None:
+    """Blank text asks for nothing; the schema can only see that it is not empty."""
+    if request.input is not None and not request.input.strip():
+        raise invalid("/input", "too_short", "There must be something to answer.")
+    for index, message in enumerate(request.messages):
+        if not message.content.strip():
+            raise invalid(
+                f"/messages/{index}/content", "too_short", "The message must not be blank."
+            )
+
+
+async def _with_collection_ids(
+    parts: Parts, caller: Principal, request: TaskRequest
+) -> TaskRequest:
+    """Return the request with collections by id, so that a later rename changes nothing."""
+    ids: list[str] = []
+    for name in request.collections:
+        found = await retrieval.get_collection_by_name_or_id(
+            parts.database, caller.organisation_id, name
+        )
+        if found is None:
+            known = await retrieval.list_collections(parts.database, caller.organisation_id)
+            raise not_found("collection", known=[collection.name for collection in known])
+        ids.append(str(found.id))
+    return request.model_copy(update={"collections": tuple(dict.fromkeys(ids))})
+
+
+def _digest(stored: Mapping[str, Any]) -> str:
+    canonical = json.dumps(stored, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _refused(refusal: money.Refusal) -> ProblemError:
+    if refusal.code != "budget_exceeded":
+        return ProblemError(errors.KeyRefused, "This key was disabled or has expired.")
+    return ProblemError(
+        errors.BudgetExceeded,
+        f"One call may cost up to ${refusal.needed_usd:f}, but of the {refusal.scope}'s budget of "
+        f"${refusal.limit_usd:f}, ${refusal.spent_usd:f} is spent and ${refusal.held_usd:f} held.",
+        scope=refusal.scope,
+        limit_usd=refusal.limit_usd,
+        spent_usd=refusal.spent_usd,
+        held_usd=refusal.held_usd,
+        needed_usd=refusal.needed_usd,
+    )
+
+
+async def _start_or_take_back(
+    parts: Parts, caller: Principal, task_id: UUID, stored: Mapping[str, Any]
+) -> None:
+    try:
+        await _start(parts, _tenant(caller), task_id, stored)
+    except ProblemError:
+        # Should this fail as well, the task stays accepted and the sweeper starts it.
+        await tasks.discard_task(parts.database, caller.organisation_id, task_id)
+        raise
+
+
+async def _start(parts: Parts, tenant: Tenant, task_id: UUID, stored: Mapping[str, Any]) -> None:
+    request = TaskRequest.model_validate(stored)
+    digest, chars = transcript.start(request.system, request.conversation())
+    task = TaskInput(
+        task_id=task_id,
+        tenant=tenant,
+        plan=Plan(
+            route=request.route,
+            model=request.model,
+            tools=request.tools,
+            collections=tuple(UUID(collection) for collection in request.collections),
+            passages=request.passages,
+            sampling=request.sampling,
+            limits=request.limits,
+            cache=request.cache,
+        ),
+        prompt_digest=digest,
+        prompt_chars=chars,
+    )
+    tools = ", ".join(tool.name for tool in request.tools) or "no tools"
+    run_id = await Orchestrator(parts.temporal, parts.settings).start_task(
+        task, headline=f"task by key {tenant.key_id.hex[-8:]}: {chars:,} characters, {tools}"
+    )
+    try:
+        await tasks.mark_started(parts.database, tenant.organisation_id, task_id, run_id)
+    except StoreError:
+        # The workflow runs; the sweeper marks the row when the database is back.
+        log.warning("task was started and not marked", extra={"task_id": str(task_id)})
+
+
+async def sweep_unstarted(parts: Parts) -> None:
+    """Start tasks whose API process died between accepting and starting them; runs for ever."""
+    while True:
+        await asyncio.sleep(_SWEEP_EVERY_S)
+        try:
+            left_behind = await tasks.unstarted_tasks(parts.database)
+        except StoreError:
+            continue
+        for task in left_behind:
+            try:
+                await _start(parts, _tenant(task), task.task_id, task.input)
+                log.info("started a task left behind", extra={"task_id": str(task.task_id)})
+            except Exception as exc:
+                # One task that cannot be started must not keep the others from it.
+                log.warning(
+                    "a task left behind could not be started: %s",
+                    type(exc).__name__,
+                    extra={"task_id": str(task.task_id)},
+                )
+
+
+def _tenant(owner: Principal | tasks.UnstartedTask) -> Tenant:
+    return Tenant(organisation_id=owner.organisation_id, team_id=owner.team_id, key_id=owner.key_id)

@@ -1,0 +1,164 @@
+"""From the store's records to what callers see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from api.orchestrator import task_workflow_id, web_ui_url
+from api.task_views import (
+    Failure,
+    ModelCallView,
+    StepView,
+    TaskLinks,
+    TaskSummary,
+    TaskView,
+    ToolCallView,
+    ToolChoice,
+)
+from settings import Settings
+from store import tasks
+from workflows.contracts import TaskStatus
+
+__all__ = ["links_of", "step_view", "task_summary", "task_view"]
+
+_PREVIEW_CHARS = 80
+
+
+def links_of(settings: Settings, task_id: UUID, run_id: str | None = None) -> TaskLinks:
+    """Return where a task can be read."""
+    path = f"/v1/tasks/{task_id}"
+    return TaskLinks(
+        task=path,
+        steps=f"{path}/steps",
+        events=f"{path}/events",
+        web_ui=web_ui_url(settings, task_workflow_id(task_id), run_id),
+    )
+
+
+def task_summary(record: tasks.Task) -> TaskSummary:
+    """Return a task as it looks in a list."""
+    return TaskSummary(**_summary(record))
+
+
+def task_view(settings: Settings, record: tasks.Task) -> TaskView:
+    """Return a task as it looks by itself."""
+    return TaskView(
+        **_summary(record),
+        answer=record.answer,
+        error=None if record.error is None else _failure(record.error),
+        waste_usd=record.waste_usd,
+        saved_usd=record.saved_usd,
+        max_cost_usd=record.max_cost_usd,
+        prompt_tokens=record.prompt_tokens,
+        cached_tokens=record.cached_tokens,
+        completion_tokens=record.completion_tokens,
+        links=links_of(settings, record.task_id, record.run_id),
+    )
+
+
+def _summary(record: tasks.Task) -> dict[str, Any]:
+    return {
+        "id": record.task_id,
+        "status": TaskStatus(record.status),
+        "route": record.route,
+        "user": record.user,
+        "tags": record.tags,
+        "created_at": record.created_at,
+        "finished_at": record.finished_at,
+        "steps": record.steps,
+        "cost_usd": record.billed_usd,
+        "preview": _preview(record.input),
+    }
+
+
+def _preview(request: Mapping[str, Any]) -> str:
+    text = request.get("input")
+    if text is None:
+        messages = request.get("messages") or [{}]
+        text = messages[-1].get("content", "")
+    line = " ".join(str(text)[:400].split())
+    return line if len(line) <= _PREVIEW_CHARS else line[: _PREVIEW_CHARS - 1] + "…"
+
+
+def _failure(error: Mapping[str, Any]) -> Failure:
+    return Failure(
+        code=str(error.get("code") or "OVL-5000"),
+        message=str(error.get("message") or "It failed."),
+        step=error.get("step"),
+        layer=error.get("layer"),
+    )
+
+
+def _tool_choice(chosen: Mapping[str, Any] | None) -> ToolChoice | None:
+    if chosen is None:
+        return None
+    return ToolChoice(
+        name=str(chosen.get("name", "")), arguments=dict(chosen.get("arguments") or {})
+    )
+
+
+def _milliseconds(start: datetime | None, end: datetime | None) -> float | None:
+    if start is None or end is None:
+        return None
+    return round((end - start).total_seconds() * 1000, 3)
+
+
+def step_view(step: tasks.StepDetail) -> StepView:
+    """Return a step with its rows of the ledger and its tool calls."""
+    return StepView(
+        step=step.step,
+        status=step.status,
+        model=step.model,
+        cached=step.status == "cached",
+        text=step.text,
+        tool_call=_tool_choice(step.tool_call),
+        tool_result=step.tool_result,
+        finish_reason=step.finish_reason,
+        decision=step.decision,
+        provenance=step.provenance,
+        prompt_tokens=step.prompt_tokens,
+        cached_tokens=step.cached_tokens,
+        completion_tokens=step.completion_tokens,
+        cost_usd=step.billed_usd,
+        waste_usd=step.waste_usd,
+        started_at=step.started_at,
+        finished_at=step.ended_at,
+        duration_ms=_milliseconds(step.started_at, step.ended_at),
+        model_calls=tuple(_model_call(row) for row in step.calls),
+        tool_calls=tuple(_tool_call(row) for row in step.tool_calls),
+    )
+
+
+def _model_call(call: tasks.CallRecord) -> ModelCallView:
+    return ModelCallView(
+        model=call.model,
+        deployment=call.deployment,
+        candidate=call.candidate,
+        attempt=call.epoch,
+        outcome=call.outcome,
+        waste_cause=call.waste_cause,
+        uncached_input_tokens=call.uncached_input_tokens,
+        cached_input_tokens=call.cached_input_tokens,
+        output_tokens=call.output_tokens,
+        billed_usd=call.billed_usd,
+        waste_usd=call.waste_usd,
+        saved_usd=call.saved_usd,
+        queue_ms=call.queue_ms,
+        first_token_ms=call.first_token_ms,
+        duration_ms=call.duration_ms,
+    )
+
+
+def _tool_call(call: tasks.ToolCallRecord) -> ToolCallView:
+    return ToolCallView(
+        name=call.name,
+        attempt=call.attempt,
+        arguments=call.arguments,
+        ok=call.ok,
+        result=call.result_text,
+        error=None if call.error is None else str(call.error.get("message") or "failed"),
+        duration_ms=_milliseconds(call.started_at, call.ended_at),
+    )

@@ -1,0 +1,211 @@
+"""How tasks, steps and events look to callers: every field described, with its unit."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+
+from workflows.contracts import TaskStatus
+
+__all__ = [
+    "FINAL_EVENTS",
+    "Cancellation",
+    "Failure",
+    "ModelCallView",
+    "StepList",
+    "StepView",
+    "StreamEvent",
+    "TaskAccepted",
+    "TaskLinks",
+    "TaskPage",
+    "TaskSummary",
+    "TaskView",
+    "ToolCallView",
+    "ToolChoice",
+    "Usd",
+]
+
+#: An amount as a decimal string without exponent: JSON numbers are binary floats to most readers.
+Usd = Annotated[Decimal, PlainSerializer(lambda amount: f"{amount:f}", return_type=str)]
+
+
+class View(BaseModel):
+    """Base of what the API answers."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class TaskLinks(View):
+    """Where else the task can be read."""
+
+    task: str = Field(description="Path of the task.")
+    steps: str = Field(description="Path of its steps.")
+    events: str = Field(description="Path of its event stream.")
+    web_ui: str = Field(description="URL of its workflow in Temporal's Web UI.")
+
+
+class TaskAccepted(View):
+    """A task that will run, whatever happens to this connection or process."""
+
+    id: UUID = Field(description="Id of the task (UUIDv7).")
+    status: TaskStatus = Field(description="State of the task at this moment.")
+    replayed: bool = Field(
+        description="Whether an earlier request with the same `Idempotency-Key` made it."
+    )
+    links: TaskLinks = Field(description="Where to read on.")
+
+
+class TaskSummary(View):
+    """A task in a list."""
+
+    id: UUID = Field(description="Id of the task (UUIDv7).")
+    status: TaskStatus = Field(description="State of the task.")
+    route: str = Field(description="Route that was asked for.")
+    user: str | None = Field(description="End user the spend is attributed to.")
+    tags: dict[str, str] = Field(description="Free tags for attribution.")
+    created_at: datetime = Field(description="When it was accepted, RFC 3339 in UTC.")
+    finished_at: datetime | None = Field(description="When it ended, RFC 3339 in UTC.")
+    steps: int = Field(description="Steps begun so far.", ge=0)
+    cost_usd: Usd = Field(description="Billed so far, in USD.")
+    preview: str = Field(description="First 80 characters of what was asked.")
+
+
+class Failure(View):
+    """Why a task did not succeed."""
+
+    code: str = Field(description="Stable code to branch on; docs/errors.md.")
+    message: str = Field(description="What went wrong, in words.")
+    step: int | None = Field(default=None, description="Number of the step it went wrong in.")
+    layer: str | None = Field(default=None, description="Layer it went wrong in.")
+
+
+class ToolChoice(View):
+    """A tool the model chose."""
+
+    name: str = Field(description="The tool.")
+    arguments: dict[str, Any] = Field(description="Its arguments, as its schema has them.")
+
+
+class TaskView(TaskSummary):
+    """A task: what it answered and what it cost."""
+
+    answer: str | None = Field(description="The answer, once it succeeded.")
+    error: Failure | None = Field(description="Why it did not succeed.")
+    waste_usd: Usd = Field(description="Cost of tokens made and thrown away, not billed, in USD.")
+    saved_usd: Usd = Field(description="What answers from the cache would have cost, in USD.")
+    max_cost_usd: Usd | None = Field(description="Budget of the task, in USD; none: no own one.")
+    prompt_tokens: int = Field(description="Prompt tokens billed, in tokens.", ge=0)
+    cached_tokens: int = Field(description="Those of them the engine had cached, in tokens.", ge=0)
+    completion_tokens: int = Field(description="Output tokens billed, in tokens.", ge=0)
+    links: TaskLinks = Field(description="Where to read on.")
+
+
+class TaskPage(View):
+    """A page of tasks, newest first."""
+
+    tasks: tuple[TaskSummary, ...] = Field(description="The tasks.")
+    next_cursor: str | None = Field(
+        description="`cursor` of the next page; none: this is the last."
+    )
+
+
+class ModelCallView(View):
+    """One attempt of a model call: a row of the ledger."""
+
+    model: str | None = Field(description="Model that was asked.")
+    deployment: str | None = Field(description="Deployment that was asked.")
+    candidate: int = Field(description="Place of the model in the router's order, from 0.")
+    attempt: int = Field(description="Attempt of this generation, from 1; 0: from the cache.")
+    outcome: str = Field(description="succeeded, failed, cancelled, lost or cached.")
+    waste_cause: str | None = Field(description="Why its tokens were thrown away, if they were.")
+    uncached_input_tokens: int = Field(description="Prompt tokens computed, in tokens.")
+    cached_input_tokens: int = Field(
+        description="Prompt tokens from the engine's cache, in tokens."
+    )
+    output_tokens: int = Field(description="Tokens generated, in tokens.")
+    billed_usd: Usd = Field(description="Billed, in USD.")
+    waste_usd: Usd = Field(description="Paid for and thrown away, in USD.")
+    saved_usd: Usd = Field(description="Saved by the cache, in USD.")
+    queue_ms: float | None = Field(description="Wait in the engine's queue, in milliseconds.")
+    first_token_ms: float | None = Field(description="Time to the first token, in milliseconds.")
+    duration_ms: float | None = Field(description="Time of the attempt, in milliseconds.")
+
+
+class ToolCallView(View):
+    """One attempt of a tool call."""
+
+    name: str = Field(description="The tool.")
+    attempt: int = Field(description="Attempt, from 1.")
+    arguments: dict[str, Any] = Field(description="Arguments the model chose.")
+    ok: bool = Field(description="Whether the tool answered.")
+    result: str | None = Field(description="What it answered.")
+    error: str | None = Field(description="Why it did not.")
+    duration_ms: float | None = Field(description="Time of the attempt, in milliseconds.")
+
+
+class StepView(View):
+    """One turn of the agent's loop."""
+
+    step: int = Field(description="Number of the step, from 1.", ge=1)
+    status: str = Field(description="running, succeeded, cached, failed or cancelled.")
+    model: str | None = Field(description="Model that answered.")
+    cached: bool = Field(description="Whether the answer came from Overline's cache.")
+    text: str | None = Field(description="What the model said.")
+    tool_call: ToolChoice | None = Field(description="The tool the model chose.")
+    tool_result: str | None = Field(description="What the tool answered.")
+    finish_reason: str | None = Field(description="stop, length or cancelled.")
+    decision: dict[str, Any] | None = Field(
+        description="The router's decision: candidates in order, each with its reason."
+    )
+    provenance: list[dict[str, Any]] | None = Field(
+        description="The prompt's parts, each with kind, source, length in tokens and if kept."
+    )
+    prompt_tokens: int = Field(description="Prompt tokens billed, in tokens.", ge=0)
+    cached_tokens: int = Field(description="Those of them the engine had cached, in tokens.", ge=0)
+    completion_tokens: int = Field(description="Output tokens billed, in tokens.", ge=0)
+    cost_usd: Usd = Field(description="Billed, in USD.")
+    waste_usd: Usd = Field(description="Paid for and thrown away, in USD.")
+    started_at: datetime | None = Field(description="When it began, RFC 3339 in UTC.")
+    finished_at: datetime | None = Field(description="When it ended, RFC 3339 in UTC.")
+    duration_ms: float | None = Field(description="Time of the step, in milliseconds.")
+    model_calls: tuple[ModelCallView, ...] = Field(description="Its rows of the ledger.")
+    tool_calls: tuple[ToolCallView, ...] = Field(description="Its tool calls.")
+
+
+class StepList(View):
+    """The steps of a task."""
+
+    task_id: UUID = Field(description="The task.")
+    web_ui: str = Field(description="URL of its workflow in Temporal's Web UI.")
+    steps: tuple[StepView, ...] = Field(description="The steps, first to last.")
+
+
+class Cancellation(View):
+    """What became of the wish to cancel."""
+
+    id: UUID = Field(description="The task.")
+    status: TaskStatus = Field(description="State of the task when it was asked.")
+    requested: bool = Field(description="Whether the task was asked to end; false: it had ended.")
+    detail: str = Field(description="The same in words.")
+
+
+class StreamEvent(View):
+    """Data of one server-sent event; its `id` field is `step:seq`, its `event` field `type`."""
+
+    seq: int = Field(description="Place in the task's one ordered stream, from 1.", ge=1)
+    step: int = Field(description="Step it belongs to; 0: the task itself.", ge=0)
+    type: str = Field(
+        description="`text` for tokens, `step.started`, `step.completed`, `tool.completed`, "
+        "`reset`, `task.accepted` and others; `task.succeeded`, `task.failed` and "
+        "`task.cancelled` end the stream."
+    )
+    at: datetime = Field(description="When it happened, RFC 3339 in UTC.")
+    payload: dict[str, Any] = Field(description="Facts of this type of event.")
+
+
+#: Types after which no event follows.
+FINAL_EVENTS: frozenset[str] = frozenset({"task.succeeded", "task.failed", "task.cancelled"})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from decimal import Decimal
-from typing import Literal
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
@@ -26,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
         ToolInput,
         ToolName,
         ToolOutput,
+        Turn,
     )
     from workflows.errors import StepLimitReached
     from workflows.failures import describe
@@ -96,24 +96,23 @@ class AgentTask:
                     non_retryable=True,
                 )
             self._step += 1
-            purpose, tools = self._next_turn()
+            turn = self._next_turn()
             answered = await ModelCall(
                 tenant=self._task.tenant,
                 task_id=self._task.task_id,
                 step=self._step,
                 plan=self._task.plan,
-                purpose=purpose,
-                tools=tools,
+                turn=turn,
                 transcript_digest=self._digest,
                 prompt_chars=self._chars,
                 max_tokens=(
                     self._task.plan.sampling.max_tokens
-                    if purpose == "answer"
+                    if turn.purpose == "answer"
                     else TOOL_CALL_MAX_TOKENS
                 ),
             ).run()
             self._account(answered)
-            if purpose == "answer":
+            if turn.purpose == "answer":
                 self._closed = True
                 return answered
             if answered.tool_call is None:
@@ -121,19 +120,21 @@ class AgentTask:
             else:
                 await self._use_tool(answered)
 
-    def _next_turn(self) -> tuple[Literal["tool_call", "answer"], tuple[ToolName, ...]]:
+    def _next_turn(self) -> Turn:
         """Choose what the next call is for: a tool choice among those left, or the answer."""
         left = [
             tool for tool in self._task.plan.tools if self._calls.get(tool.name, 0) < tool.max_calls
         ]
         owed = [tool for tool in left if tool.must_call and not self._calls.get(tool.name)]
         if owed:
-            return "tool_call", tuple(tool.name for tool in owed)
+            return Turn(
+                purpose="tool_call", tools=tuple(tool.name for tool in owed), may_answer=False
+            )
         # When every tool is owed once, calling them was all there was to choose.
         free = [tool for tool in left if not tool.must_call]
         if self._chose_to_answer or not free:
-            return "answer", ()
-        return "tool_call", tuple(tool.name for tool in free)
+            return Turn(purpose="answer")
+        return Turn(purpose="tool_call", tools=tuple(tool.name for tool in free))
 
     async def _use_tool(self, answered: Answered) -> None:
         assert answered.tool_call is not None

@@ -7,7 +7,7 @@ call was admitted, it is settled: a hold never outlives its call.
 from __future__ import annotations
 
 import asyncio
-from typing import Literal, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -16,6 +16,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from workflows import policies
 from workflows.contracts import (
+    AccountInput,
     Admission,
     AdmitInput,
     AssembledPrompt,
@@ -33,18 +34,18 @@ from workflows.contracts import (
     TaskStatus,
     Tenant,
     ToolCall,
-    ToolName,
+    Turn,
     Usage,
 )
-from workflows.errors import EngineDown, RequestRefused
+from workflows.errors import ContextTooLong, EngineDown, RequestRefused
 from workflows.failures import describe
 
 __all__ = ["Answered", "ModelCall"]
 
-Result = TypeVar("Result", bound=BaseModel)
+Result = TypeVar("Result", bound=BaseModel | None)
 
-# A generation that failed with one of these may succeed on another candidate.
-_NEXT_CANDIDATE = frozenset({EngineDown.type(), RequestRefused.type()})
+# What failed with one of these on one candidate may succeed on the next.
+_NEXT_CANDIDATE = frozenset({EngineDown.type(), RequestRefused.type(), ContextTooLong.type()})
 
 
 class Answered(BaseModel):
@@ -70,8 +71,7 @@ class ModelCall:
         task_id: UUID,
         step: int,
         plan: Plan,
-        purpose: Literal["tool_call", "answer"],
-        tools: tuple[ToolName, ...],
+        turn: Turn,
         transcript_digest: str,
         prompt_chars: int,
         max_tokens: int,
@@ -85,11 +85,11 @@ class ModelCall:
         }
         self._step = step
         self._plan = plan
-        self._purpose = purpose
-        self._tools = tools
+        self._turn = turn
         self._digest = transcript_digest
         self._prompt_chars = prompt_chars
         self._max_tokens = max_tokens
+        self._generation: str | None = None
 
     async def run(self) -> Answered:
         """Run the chain.
@@ -130,7 +130,7 @@ class ModelCall:
                     parts=prompt.parts,
                     cache_key=found.key,
                     collections=plan.collections,
-                    finish=TaskStatus.SUCCEEDED if self._purpose == "answer" else None,
+                    finish=TaskStatus.SUCCEEDED if self._turn.purpose == "answer" else None,
                 ),
                 f"{chosen.model}: prompt {generated.usage.prompt_tokens} tokens, "
                 f"{generated.usage.completion_tokens} made, {self._what(generated.tool_call)}",
@@ -158,8 +158,7 @@ class ModelCall:
             LookUpInput(
                 **self._common,
                 plan=self._plan,
-                purpose=self._purpose,
-                tools=self._tools,
+                turn=self._turn,
                 transcript_digest=self._digest,
             ),
             CacheAnswer,
@@ -174,7 +173,7 @@ class ModelCall:
                 **self._common,
                 route=self._plan.route,
                 model=self._plan.model,
-                purpose=self._purpose,
+                turn=self._turn,
                 prompt_chars=self._prompt_chars,
                 max_tokens=self._max_tokens,
             ),
@@ -186,31 +185,36 @@ class ModelCall:
     async def _generate(self, decision: Decision) -> tuple[AssembledPrompt, Generated, Candidate]:
         last = len(decision.candidates) - 1
         for number, chosen in enumerate(decision.candidates):
-            prompt = await self._execute(
-                "context.assemble",
-                AssembleInput(
-                    **self._common,
-                    candidate=number,
-                    chosen=chosen,
-                    purpose=self._purpose,
-                    tools=self._tools,
-                    collections=self._plan.collections,
-                    passages=self._plan.passages,
-                    max_tokens=self._max_tokens,
-                ),
-                AssembledPrompt,
-                policies.RETRIEVAL,
-                f"{chosen.model}: what does the model see?",
-            )
             try:
+                begun = None
+                prompt = await self._execute(
+                    "context.assemble",
+                    AssembleInput(
+                        **self._common,
+                        candidate=number,
+                        chosen=chosen,
+                        turn=self._turn,
+                        collections=self._plan.collections,
+                        passages=self._passages(),
+                        max_tokens=self._max_tokens,
+                    ),
+                    AssembledPrompt,
+                    policies.RETRIEVAL,
+                    f"{chosen.model}: what does the model see?",
+                )
+                self._generation = prompt.generation_key
+                begun = AccountInput(
+                    **self._common,
+                    generation_key=prompt.generation_key,
+                    triton_model=chosen.triton_model,
+                )
                 generated = await self._execute(
                     "generation.generate",
                     GenerateInput(
                         **self._common,
                         generation_key=prompt.generation_key,
                         chosen=chosen,
-                        purpose=self._purpose,
-                        tools=self._tools,
+                        turn=self._turn,
                         sampling=self._plan.sampling,
                         max_tokens=prompt.max_tokens,
                     ),
@@ -218,13 +222,15 @@ class ModelCall:
                     policies.GENERATE if number == last else policies.GENERATE_WITH_FALLBACK,
                     f"{chosen.model}: prompt {prompt.prompt_tokens} tokens, "
                     + (
-                        f"choose among {', '.join(self._tools)}"
-                        if self._purpose == "tool_call"
+                        f"choose among {', '.join(self._turn.tools)}"
+                        if self._turn.purpose == "tool_call"
                         else f"answer in {prompt.max_tokens} at most"
                     ),
                 )
-            except ActivityError as error:
-                cause = error.cause
+            except (ActivityError, asyncio.CancelledError) as error:
+                if begun is not None:
+                    await self._account(begun)
+                cause = error.cause if isinstance(error, ActivityError) else None
                 if (
                     number < last
                     and isinstance(cause, ApplicationError)
@@ -237,6 +243,24 @@ class ModelCall:
             f"route {decision.route!r} has no candidate", type=EngineDown.type(), non_retryable=True
         )
 
+    async def _account(self, generation: AccountInput) -> None:
+        """Have the lost attempts of a given-up generation counted, if the engine can be asked."""
+        counting = self._start(
+            "generation.account",
+            generation,
+            type(None),
+            policies.ACCOUNT,
+            "count what the given-up generation made",
+        )
+        while not counting.done():
+            try:
+                await asyncio.shield(counting)
+            except asyncio.CancelledError:
+                continue
+            except ActivityError:
+                # The journal's own count is settled then, and marked as such.
+                return
+
     async def _settle_hit(self, found: CacheAnswer) -> Answered:
         charge = await self._settle(
             SettleInput(
@@ -246,7 +270,7 @@ class ModelCall:
                 finish_reason=found.finish_reason,
                 tool_call=found.tool_call,
                 cache_hit=found.hit,
-                finish=TaskStatus.SUCCEEDED if self._purpose == "answer" else None,
+                finish=TaskStatus.SUCCEEDED if self._turn.purpose == "answer" else None,
             ),
             f"answered by the cache, for nothing; {self._what(found.tool_call)}",
         )
@@ -267,6 +291,8 @@ class ModelCall:
             SettleInput(
                 **self._common,
                 outcome="cancelled" if cancelled else "failed",
+                # What a cancelled task had been shown is paid for; what failed is waste.
+                generation_key=self._generation if cancelled else None,
                 error=None if cancelled else describe(error, step=self._step),
                 finish=TaskStatus.CANCELLED if cancelled else TaskStatus.FAILED,
             ),
@@ -316,7 +342,12 @@ class ModelCall:
             **options,
         )
 
+    def _passages(self) -> int:
+        """An answer draws on retrieval, unless the agent searches by itself."""
+        searches = any(tool.name == "search" for tool in self._plan.tools)
+        return self._plan.passages if self._turn.purpose == "answer" and not searches else 0
+
     def _what(self, tool_call: ToolCall | None) -> str:
         if tool_call is not None:
             return f"calls {tool_call.name}"
-        return "no tools needed" if self._purpose == "tool_call" else "answers"
+        return "no tools needed" if self._turn.purpose == "tool_call" else "answers"

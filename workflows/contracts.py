@@ -15,6 +15,8 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 __all__ = [
+    "INLINE_ANSWER_CHARS",
+    "AccountInput",
     "Admission",
     "AdmitInput",
     "AssembleInput",
@@ -51,11 +53,15 @@ __all__ = [
     "ToolName",
     "ToolOutput",
     "ToolUse",
+    "Turn",
     "Usage",
     "generation_key",
 ]
 
 ToolName = Literal["calculator", "search"]
+# A longer answer stays in Postgres, and only its digest crosses the border.
+INLINE_ANSWER_CHARS = 4_000
+
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
@@ -291,6 +297,16 @@ class Call(Wire):
     call_key: str
 
 
+class Turn(Wire):
+    """What a model call is for: a choice among tools, or the answer."""
+
+    purpose: Literal["tool_call", "answer"]
+    tools: tuple[ToolName, ...] = ()
+    may_answer: bool = Field(
+        default=True, description="The model may choose that no tool is needed."
+    )
+
+
 def generation_key(call_key: str, candidate: int) -> str:
     """Return the key of one candidate's generation within a call."""
     return f"{call_key}#{candidate}"
@@ -314,8 +330,7 @@ class LookUpInput(Call):
     """Ask whether an equal call has been answered already."""
 
     plan: Plan
-    purpose: Literal["tool_call", "answer"]
-    tools: tuple[ToolName, ...]
+    turn: Turn
     transcript_digest: str
 
 
@@ -337,7 +352,7 @@ class DecideInput(Call):
 
     route: str
     model: str | None
-    purpose: Literal["tool_call", "answer"]
+    turn: Turn
     prompt_chars: int
     max_tokens: int
 
@@ -347,7 +362,7 @@ class Candidate(Wire):
 
     model: str
     version: str
-    deployment: UUID
+    deployment: str
     triton_model: str
     urls: tuple[str, ...]
     tokenizer_version: str
@@ -369,8 +384,7 @@ class AssembleInput(Call):
 
     candidate: int
     chosen: Candidate
-    purpose: Literal["tool_call", "answer"]
-    tools: tuple[ToolName, ...]
+    turn: Turn
     collections: tuple[UUID, ...]
     passages: int
     max_tokens: int
@@ -400,10 +414,16 @@ class GenerateInput(Call):
 
     generation_key: str
     chosen: Candidate
-    purpose: Literal["tool_call", "answer"]
-    tools: tuple[ToolName, ...]
+    turn: Turn
     sampling: Sampling
     max_tokens: int
+
+
+class AccountInput(Call):
+    """Ask the engine what the attempts of a generation produced that did not finish."""
+
+    generation_key: str
+    triton_model: str
 
 
 class ToolCall(Wire):

@@ -12,7 +12,16 @@ from typing import TypedDict
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
-__all__ = ["GENERATE", "GENERATE_WITH_FALLBACK", "LOOKUP", "MONEY", "RETRIEVAL", "TOOL", "Options"]
+__all__ = [
+    "ACCOUNT",
+    "GENERATE",
+    "GENERATE_WITH_FALLBACK",
+    "LOOKUP",
+    "MONEY",
+    "RETRIEVAL",
+    "TOOL",
+    "Options",
+]
 
 
 class Options(TypedDict, total=False):
@@ -61,6 +70,14 @@ GENERATE: Options = {
         maximum_interval=timedelta(seconds=5),
     ),
     "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+}
+
+# Counting what a given-up generation made is worth a minute; after that the journal's count does.
+ACCOUNT: Options = {
+    **LOOKUP,
+    "start_to_close_timeout": timedelta(seconds=20),
+    "schedule_to_close_timeout": timedelta(minutes=1),
+    "cancellation_type": ActivityCancellationType.ABANDON,
 }
 
 # With another candidate waiting, a broken engine is given up sooner.

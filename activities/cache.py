@@ -1,0 +1,72 @@
+"""Layer 06: has this been answered already?"""
+
+from __future__ import annotations
+
+import hashlib
+
+import rfc8785
+from temporalio import activity
+
+from activities.dependencies import Dependencies
+from activities.failures import typed_failures
+from observability.metrics import record_cache
+from store import cache
+from workflows.contracts import INLINE_ANSWER_CHARS, CacheAnswer, LookUpInput, ToolCall
+from workflows.transcript import digest_of
+
+__all__ = ["Cache", "cache_key"]
+
+
+def cache_key(call: LookUpInput) -> str:
+    """Return the key of everything that can change the answer.
+
+    The tenant, the conversation so far, what the turn is for, route or model, retrieval and
+    sampling, in canonical JSON (RFC 8785). What changes beneath a call without being part of it,
+    the content of collections and the catalogue of models, routes and prices, is compared when
+    the entry is read.
+    """
+    plan = call.plan
+    canonical = rfc8785.dumps(
+        {
+            "organisation": str(call.tenant.organisation_id),
+            "transcript": call.transcript_digest,
+            "turn": call.turn.model_dump(mode="json"),
+            "route": plan.route,
+            "model": plan.model,
+            "tools": [tool.name for tool in plan.tools],
+            "collections": sorted(str(collection) for collection in plan.collections),
+            "passages": plan.passages,
+            # A seed is text: canonical JSON has no integers beyond 2**53.
+            "sampling": {**plan.sampling.model_dump(mode="json"), "seed": str(plan.sampling.seed)},
+        }
+    )
+    return hashlib.sha256(canonical).hexdigest()
+
+
+class Cache:
+    """The exact cache."""
+
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
+
+    @activity.defn(name="cache.look_up")
+    @typed_failures
+    async def look_up(self, call: LookUpInput) -> CacheAnswer:
+        """Return the stored answer of an exactly equal call, or a miss with the key."""
+        key = cache_key(call)
+        hit = await cache.look_up(
+            self._deps.db, call.tenant.organisation_id, key, list(call.plan.collections)
+        )
+        record_cache(hit is not None)
+        if hit is None:
+            return CacheAnswer(key=key)
+        return CacheAnswer(
+            key=key,
+            hit=hit.id,
+            model=hit.model,
+            answer=hit.text if len(hit.text) <= INLINE_ANSWER_CHARS else None,
+            digest=digest_of(hit.text),
+            chars=len(hit.text),
+            finish_reason=hit.finish_reason,
+            tool_call=ToolCall.model_validate(hit.tool_call) if hit.tool_call else None,
+        )

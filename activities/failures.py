@@ -1,0 +1,73 @@
+"""How an activity's errors reach Temporal: typed, in words, retried only where that can help."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from inference.errors import EngineError
+from inference.errors import RequestRefused as EngineRefused
+from store.errors import DatabaseUnavailable
+from workflows.errors import (
+    DatabaseDown,
+    EngineDown,
+    Internal,
+    OverlineError,
+    PolicyError,
+    RequestRefused,
+)
+
+__all__ = ["typed_failures"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# An unforeseen exception is most likely a defect: trying it a few times covers the rest.
+UNFORESEEN_ATTEMPTS = 5
+
+
+def typed_failures(run: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    """Wrap an activity so that every error leaves it as a typed `ApplicationError`."""
+
+    @functools.wraps(run)
+    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return await run(*args, **kwargs)
+        except ApplicationError:
+            raise
+        except OverlineError as error:
+            raise _failure(error) from error
+        except DatabaseUnavailable as error:
+            raise _failure(DatabaseDown("Postgres cannot be reached")) from error
+        except EngineRefused as error:
+            raise _failure(RequestRefused(str(error))) from error
+        except EngineError as error:
+            raise _failure(EngineDown(str(error))) from error
+        except Exception as error:
+            # Only the type: the text of an unforeseen exception may hold what a caller wrote.
+            raise ApplicationError(
+                f"unforeseen {type(error).__name__} in {activity.info().activity_type}",
+                type=Internal.type(),
+                non_retryable=activity.info().attempt >= UNFORESEEN_ATTEMPTS,
+            ) from error
+
+    return wrapped
+
+
+def _failure(error: OverlineError) -> ApplicationError:
+    return ApplicationError(
+        error.message,
+        {key: value for key, value in error.facts.items() if value is not None},
+        type=error.type(),
+        non_retryable=not error.retryable,
+        # A refusal is an answer, not an incident: it should not count as one in metrics and logs.
+        category=(
+            ApplicationErrorCategory.BENIGN
+            if isinstance(error, PolicyError)
+            else ApplicationErrorCategory.UNSPECIFIED
+        ),
+    )

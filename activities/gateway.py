@@ -1,0 +1,151 @@
+"""Layer 02: may this call happen, and who pays?"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from temporalio import activity
+
+from activities.dependencies import Dependencies
+from activities.failures import typed_failures
+from activities.pricing import models_of, worst_case_usd
+from observability.metrics import record_refusal, record_settlement
+from observability.spans import current_trace_id
+from store import money, tasks
+from store.refusals import Refusal
+from workflows.contracts import (
+    Admission,
+    AdmitInput,
+    Charge,
+    CloseInput,
+    SettleInput,
+    TaskStatus,
+    Usage,
+)
+from workflows.errors import BudgetExceeded, KeyRefused
+
+__all__ = ["Gateway"]
+
+
+class Gateway:
+    """Admission, settlement, and the end of a task: one atomic statement each."""
+
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
+
+    @activity.defn(name="gateway.admit")
+    @typed_failures
+    async def admit(self, call: AdmitInput) -> Admission:
+        """Hold the call's worst-case price against every budget above it.
+
+        Raises:
+            ApplicationError: `BudgetExceeded` with the numbers, or `KeyRefused`; not retried.
+        """
+        catalogue = await self._deps.catalogue.get()
+        amount = worst_case_usd(
+            catalogue, models_of(catalogue, call.route, call.model), call.max_tokens
+        )
+        verdict = await money.admit(
+            self._deps.db,
+            organisation_id=call.tenant.organisation_id,
+            team_id=call.tenant.team_id,
+            key_id=call.tenant.key_id,
+            task_id=call.task_id,
+            step=call.step,
+            call_key=call.call_key,
+            amount_usd=amount,
+        )
+        if isinstance(verdict, Refusal):
+            record_refusal(verdict.code, verdict.scope)
+            raise _refusal(verdict)
+        return Admission(held_usd=amount)
+
+    @activity.defn(name="gateway.settle")
+    @typed_failures
+    async def settle(self, call: SettleInput) -> Charge:
+        """Write the ledger, release the hold, keep the answer. Idempotent by call key."""
+        charge = await money.settle(
+            self._deps.db,
+            money.Settlement(
+                organisation_id=call.tenant.organisation_id,
+                task_id=call.task_id,
+                step=call.step,
+                call_key=call.call_key,
+                outcome=call.outcome,
+                generation_key=call.generation_key,
+                decision=(
+                    call.decision.model_dump(
+                        mode="json", exclude={"candidates": {"__all__": {"urls"}}}
+                    )
+                    if call.decision
+                    else None
+                ),
+                provenance=[part.model_dump(mode="json") for part in call.parts] or None,
+                tool_call=call.tool_call.model_dump(mode="json") if call.tool_call else None,
+                finish_reason=call.finish_reason,
+                cache_write=(
+                    money.CacheWrite(key=call.cache_key, collections=list(call.collections))
+                    if call.cache_key and call.outcome == "succeeded"
+                    else None
+                ),
+                cache_hit=call.cache_hit,
+                trace_id=current_trace_id(),
+                finish=(
+                    money.TaskFinish(
+                        status=_final(call.finish),
+                        error=call.error.model_dump(mode="json") if call.error else None,
+                    )
+                    if call.finish
+                    else None
+                ),
+            ),
+        )
+        record_settlement(call.model, call.outcome, charge)
+        return Charge(
+            billed_usd=charge.billed_usd,
+            waste_usd=charge.waste_usd,
+            usage=Usage(
+                prompt_tokens=charge.prompt_tokens,
+                completion_tokens=charge.completion_tokens,
+                cached_tokens=charge.cached_tokens,
+            ),
+        )
+
+    @activity.defn(name="gateway.close")
+    @typed_failures
+    async def close(self, task: CloseInput) -> None:
+        """End the task's row when no settlement did. Idempotent."""
+        await tasks.finish_task(
+            self._deps.db,
+            task.tenant.organisation_id,
+            task.task_id,
+            status=_final(task.status),
+            answer=None,
+            error=task.error.model_dump(mode="json") if task.error else None,
+        )
+
+
+def _final(status: TaskStatus) -> Literal["succeeded", "failed", "cancelled"]:
+    match status:
+        case TaskStatus.SUCCEEDED:
+            return "succeeded"
+        case TaskStatus.FAILED:
+            return "failed"
+        case TaskStatus.CANCELLED:
+            return "cancelled"
+        case _:
+            raise ValueError(f"{status!r} does not end a task")
+
+
+def _refusal(refusal: Refusal) -> BudgetExceeded | KeyRefused:
+    if refusal.code != "budget_exceeded":
+        return KeyRefused(f"the task's key was {refusal.code.removeprefix('key_')} since")
+    return BudgetExceeded(
+        f"the call may cost up to ${refusal.needed_usd}, but of the {refusal.scope}'s budget of "
+        f"${refusal.limit_usd} ${refusal.spent_usd} is spent and ${refusal.held_usd} held",
+        scope=refusal.scope,
+        limit_usd=str(refusal.limit_usd),
+        spent_usd=str(refusal.spent_usd),
+        held_usd=str(refusal.held_usd),
+        needed_usd=str(refusal.needed_usd),
+    )

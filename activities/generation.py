@@ -1,0 +1,253 @@
+"""The model call itself: dispatch token ids, journal what comes back, continue after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+
+from temporalio import activity
+
+from activities.dependencies import Dependencies
+from activities.failures import typed_failures
+from activities.journaling import Ended, JournalWriter, fenced
+from activities.lost_attempts import LostAttempts, reading_after_end
+from activities.toolbox import choice_schema, parse_choice
+from inference.client import TritonClient
+from inference.errors import EngineError, EngineUnavailable, RequestRefused
+from inference.messages import Final, GenerationRequest, Timings
+from inference.prompt import Sampling as EngineSampling
+from observability import genai
+from observability.metrics import record_generation
+from observability.spans import current_trace_id, identify, trace_carrier
+from store import journal
+from store.journal import AttemptUsage, Begun
+from workflows.contracts import INLINE_ANSWER_CHARS, AccountInput, Generated, GenerateInput, Usage
+from workflows.transcript import digest_of
+
+__all__ = ["Generation"]
+
+HEARTBEAT_SECONDS = 0.5
+# Longest silence of a stream, prefill of a full window on a slow processor included.
+IDLE_SECONDS = 60.0
+DEADLINE_SECONDS = 3_500.0
+
+
+class Generation:
+    """Generates, and never twice what the journal already holds."""
+
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
+        self._lost = LostAttempts(deps)
+
+    @activity.defn(name="generation.generate")
+    @typed_failures
+    async def generate(self, call: GenerateInput) -> Generated:
+        """Generate from a staged prompt, continuing where the journal ends.
+
+        Raises:
+            ApplicationError: `EngineDown` (retried, and continued), `RequestRefused` (not).
+            asyncio.CancelledError: The task was cancelled; what was made is accounted for.
+        """
+        attempt = activity.info().attempt
+        # Another replica on every retry: the last one may be what broke.
+        replica = call.chosen.urls[(attempt - 1) % len(call.chosen.urls)]
+        begun = await journal.begin_attempt(
+            self._deps.db,
+            organisation_id=call.tenant.organisation_id,
+            generation_key=call.generation_key,
+            replica=replica,
+            temporal_attempt=attempt,
+            trace_id=current_trace_id(),
+        )
+        if begun.finished is not None:
+            # It was finished; only the news of it was lost.
+            ended = Ended(
+                text=begun.text,
+                completion_tokens=begun.finished.completion_tokens,
+                cached_tokens=begun.finished.cached_tokens,
+                finish_reason=begun.finished.finish_reason or "stop",
+            )
+            return self._result(call, begun, ended, None)
+        async with _heartbeats(), self._lost.resolving(call, begun):
+            try:
+                return await self._run(call, begun, replica)
+            except RequestRefused as error:
+                if error.code != "cannot_resume":
+                    raise
+                # The engine cannot take up the state that the journal ends in: begin again, and
+                # say so, to the reader of the stream and in the ledger.
+                if not await journal.restart(
+                    self._deps.db,
+                    organisation_id=call.tenant.organisation_id,
+                    generation_key=call.generation_key,
+                    epoch=begun.epoch,
+                    reason=error.code,
+                ):
+                    raise fenced() from error
+                return await self._run(
+                    call, dataclasses.replace(begun, generated_ids=[], text=""), replica
+                )
+
+    @activity.defn(name="generation.account")
+    @typed_failures
+    async def account(self, call: AccountInput) -> None:
+        """Count what a given-up generation's attempts produced, before its call is settled."""
+        await self._lost.account(call)
+
+    async def _run(self, call: GenerateInput, begun: Begun, replica: str) -> Generated:
+        writer = JournalWriter(self._deps.db, call, begun)
+        client = self._deps.engines.at(replica)
+        with genai.model_call_span(call.chosen.model, server=replica) as span:
+            genai.set_request(
+                span,
+                model=call.chosen.model,
+                max_tokens=call.max_tokens,
+                temperature=call.sampling.temperature,
+                top_p=call.sampling.top_p,
+                top_k=call.sampling.top_k,
+                output_type="json" if call.turn.purpose == "tool_call" else "text",
+                conversation_id=str(call.task_id),
+                resumed_tokens=len(begun.generated_ids),
+            )
+            identify(span, call_key=call.call_key, attempt=begun.epoch)
+            try:
+                final = await self._stream(client, self._request(call, begun), writer)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._interrupted(call, begun, replica, writer))
+                raise
+            except EngineError as error:
+                await writer.flush()
+                genai.set_error(span, error.code)
+                raise
+            usage = AttemptUsage(
+                prompt_tokens=final.prompt_tokens,
+                cached_tokens=final.cached_tokens,
+                completion_tokens=final.completion_tokens,
+                source="engine",
+            )
+            ended = await writer.finish(
+                usage, final.finish_reason, final.stop_reason, final.timings
+            )
+            genai.set_response(
+                span,
+                model=call.chosen.model,
+                finish_reason=final.finish_reason,
+                response_id=begun.request_id,
+                input_tokens=final.prompt_tokens,
+                output_tokens=final.completion_tokens,
+                cached_tokens=final.cached_tokens,
+                queue_ms=final.timings.queue_ms,
+                first_token_ms=final.timings.first_token_ms,
+                total_ms=final.timings.total_ms,
+            )
+            genai.set_content(
+                span,
+                trace_prompts=self._deps.settings.trace_prompts,
+                answer=ended.text,
+                finish_reason=final.finish_reason,
+            )
+        record_generation(call.chosen.model, usage, final.timings, len(begun.generated_ids))
+        return self._result(call, begun, ended, final.timings)
+
+    async def _stream(
+        self, client: TritonClient, request: GenerationRequest, writer: JournalWriter
+    ) -> Final:
+        """Read the engine's stream into the journal until its last chunk."""
+        async with writer, contextlib.aclosing(client.generate(request)) as stream:
+            async for chunk in stream:
+                writer.add(chunk.token_ids, chunk.text)
+                if chunk.final is not None:
+                    return chunk.final
+        raise EngineUnavailable("the stream ended without its last chunk", "incomplete")
+
+    async def _interrupted(
+        self, call: GenerateInput, begun: Begun, replica: str, writer: JournalWriter
+    ) -> None:
+        """Account for a generation that was cancelled, by the engine's own count."""
+        await writer.flush()
+        details = activity.cancellation_details()
+        if details is None or not details.cancel_requested:
+            # A worker that stops, or an attempt that timed out: another one will continue.
+            return
+        reading = await reading_after_end(
+            self._deps.engines.at(replica), call.chosen.triton_model, begun.request_id
+        )
+        await writer.cancelled(reading)
+
+    def _request(self, call: GenerateInput, begun: Begun) -> GenerationRequest:
+        sampling, choosing = call.sampling, call.turn.purpose == "tool_call"
+        return GenerationRequest(
+            triton_model=call.chosen.triton_model,
+            request_id=begun.request_id,
+            input_ids=begun.prompt_ids,
+            generated_ids=begun.generated_ids,
+            sampling=EngineSampling(
+                max_tokens=call.max_tokens,
+                min_tokens=0 if choosing else sampling.min_tokens,
+                temperature=0.0 if choosing else sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                seed=sampling.seed,
+                repetition_penalty=1.0 if choosing else sampling.repetition_penalty,
+                presence_penalty=0.0 if choosing else sampling.presence_penalty,
+                frequency_penalty=0.0 if choosing else sampling.frequency_penalty,
+                stop=() if choosing else sampling.stop,
+                ignore_eos=False if choosing else sampling.ignore_eos,
+            ),
+            json_schema=(
+                choice_schema(call.turn.tools, may_answer=call.turn.may_answer)
+                if choosing
+                else None
+            ),
+            deadline_s=DEADLINE_SECONDS,
+            idle_s=IDLE_SECONDS,
+            metadata=trace_carrier(),
+        )
+
+    def _result(
+        self,
+        call: GenerateInput,
+        begun: Begun,
+        ended: Ended,
+        timings: Timings | None,
+    ) -> Generated:
+        text = ended.text
+        return Generated(
+            model=call.chosen.model,
+            finish_reason=ended.finish_reason,
+            usage=Usage(
+                prompt_tokens=len(begun.prompt_ids),
+                completion_tokens=ended.completion_tokens,
+                cached_tokens=ended.cached_tokens,
+            ),
+            digest=digest_of(text),
+            chars=len(text),
+            answer=(
+                text if call.turn.purpose == "answer" and len(text) <= INLINE_ANSWER_CHARS else None
+            ),
+            tool_call=(
+                parse_choice(text, call.turn.tools) if call.turn.purpose == "tool_call" else None
+            ),
+            epoch=begun.epoch,
+            resumed_tokens=len(begun.generated_ids),
+            first_token_ms=timings.first_token_ms if timings else None,
+            total_ms=timings.total_ms if timings else None,
+        )
+
+
+@contextlib.asynccontextmanager
+async def _heartbeats() -> AsyncIterator[None]:
+    """Tell Temporal that this attempt lives; without it a dead worker is noticed late."""
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            activity.heartbeat()
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()

@@ -1,0 +1,119 @@
+"""Attempts that ended without a word: their worker, their engine or their connection died.
+
+What they produced was paid for, so it goes into the ledger: by the engine's own durable count,
+or, when the engine cannot be asked, by the journal's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from temporalio import activity
+
+from activities.dependencies import Dependencies
+from inference.client import TritonClient
+from inference.errors import EngineError
+from inference.messages import MeterReading
+from store import journal
+from store.journal import AttemptUsage, Begun, UnresolvedAttempt
+from workflows.contracts import AccountInput, GenerateInput
+
+__all__ = ["LostAttempts", "reading_after_end"]
+
+# An engine notices within 200 ms that nobody reads a stream; a count taken before is too low.
+END_PATIENCE_SECONDS = 5.0
+POLL_SECONDS = 0.1
+
+_CAUSES = {"lost": "engine_lost", "cancelled": "worker_lost", "finished": "result_lost"}
+
+
+async def reading_after_end(
+    client: TritonClient, triton_model: str, request_id: str
+) -> MeterReading | None:
+    """Read the engine's count of a request once it has ended there.
+
+    Returns:
+        The reading, or None if the engine cannot be asked or has never heard of the request.
+    """
+    reading: MeterReading | None = None
+    for _ in range(int(END_PATIENCE_SECONDS / POLL_SECONDS)):
+        try:
+            reading = await client.meter(triton_model, request_id)
+        except EngineError:
+            reading = None
+        if reading is not None and reading.state != "running":
+            break
+        await asyncio.sleep(POLL_SECONDS)
+    return reading
+
+
+class LostAttempts:
+    """Finds out what lost attempts produced, beside the attempt that continues them."""
+
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
+
+    @contextlib.asynccontextmanager
+    async def resolving(self, call: GenerateInput, begun: Begun) -> AsyncIterator[None]:
+        """Resolve the lost attempts of a generation while the body runs."""
+        if not begun.unresolved:
+            yield
+            return
+        resolving = asyncio.gather(
+            *(self._resolve(call, call.chosen.triton_model, lost) for lost in begun.unresolved)
+        )
+        try:
+            yield
+        finally:
+            # Also when the body was cancelled: settlement follows, and needs the counts.
+            await asyncio.shield(resolving)
+
+    async def account(self, call: AccountInput) -> None:
+        """Resolve every attempt of a generation that nobody will continue."""
+        unresolved = await journal.unresolved_attempts(
+            self._deps.db, call.tenant.organisation_id, call.generation_key
+        )
+        await asyncio.gather(*(self._resolve(call, call.triton_model, lost) for lost in unresolved))
+
+    async def _resolve(
+        self, call: GenerateInput | AccountInput, triton_model: str, lost: UnresolvedAttempt
+    ) -> None:
+        reading = await reading_after_end(
+            self._deps.engines.at(lost.replica), triton_model, lost.request_id
+        )
+        usage, cause = (
+            (
+                AttemptUsage(
+                    prompt_tokens=reading.prompt_tokens,
+                    cached_tokens=reading.cached_tokens,
+                    completion_tokens=reading.completion_tokens,
+                    source="engine",
+                ),
+                _CAUSES.get(reading.state, "worker_lost"),
+            )
+            if reading is not None
+            else (
+                AttemptUsage(
+                    prompt_tokens=0,
+                    cached_tokens=0,
+                    completion_tokens=lost.journaled_tokens,
+                    source="journal",
+                ),
+                "engine_lost",
+            )
+        )
+        await journal.resolve_attempt(
+            self._deps.db,
+            organisation_id=call.tenant.organisation_id,
+            generation_key=call.generation_key,
+            epoch=lost.epoch,
+            usage=usage,
+            outcome="lost",
+            cause=cause,
+        )
+        activity.logger.info(
+            "accounted for a lost attempt",
+            extra={"call_key": call.call_key, "attempt": lost.epoch},
+        )

@@ -1,0 +1,66 @@
+"""Retrieval: passages of the caller's collections that are near a text in meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from activities.dependencies import Dependencies
+from activities.transcript import Unit
+from inference.errors import EngineUnavailable
+from inference.templates import ChatMessage
+from store import retrieval
+from store.retrieval import Hit
+
+__all__ = ["EMBEDDING_MODEL", "Passages"]
+
+EMBEDDING_MODEL = "all-minilm-l6-v2"
+
+
+class Passages:
+    """Embeds texts on Triton and searches pgvector."""
+
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
+
+    async def search(
+        self, organisation_id: UUID, collections: Sequence[UUID], text: str, count: int
+    ) -> list[Hit]:
+        """Return the `count` nearest passages, nearest first."""
+        (embedding,) = await self.embed([text])
+        return await retrieval.search(
+            self._deps.db, organisation_id, list(collections), embedding, count
+        )
+
+    async def embed(self, texts: list[str]) -> list[list[float]]:
+        """Embed texts (384 dimensions, unit length) on the first replica that answers.
+
+        Raises:
+            EngineUnavailable: No replica answers.
+        """
+        failure: EngineUnavailable | None = None
+        for url in self._deps.settings.triton_urls:
+            try:
+                return await self._deps.engines.at(url).embed(EMBEDDING_MODEL, texts)
+            except EngineUnavailable as error:
+                failure = error
+        raise failure or EngineUnavailable("no Triton replica is configured")
+
+    async def units(
+        self, organisation_id: UUID, collections: Sequence[UUID], question: str, count: int
+    ) -> list[Unit]:
+        """Return passages as prompt units, the nearest last to be dropped."""
+        hits = await self.search(organisation_id, collections, question, count)
+        return [
+            Unit(
+                messages=(
+                    (
+                        "passage",
+                        f"chunk {hit.chunk_id}",
+                        ChatMessage(role="user", content=f"From {hit.title}:\n{hit.text}"),
+                    ),
+                ),
+                rank=1.0 + hit.score,
+            )
+            for hit in hits
+        ]

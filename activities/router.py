@@ -1,0 +1,131 @@
+"""Layer 03: which model answers?"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from pydantic import BaseModel, ConfigDict
+from temporalio import activity
+
+from activities.dependencies import Dependencies
+from activities.failures import typed_failures
+from activities.pricing import models_of
+from store.catalogue import Catalogue, Model
+from workflows.contracts import Candidate, DecideInput, Decision
+from workflows.errors import ContextTooLong, NotFound
+
+__all__ = ["Router", "Rule", "choose"]
+
+# A cautious guess before the tokenizer has spoken: English has about four characters a token,
+# code and other scripts fewer. Assembly counts exactly, and trims.
+CHARS_PER_TOKEN = 3
+
+
+class When(BaseModel):
+    """Conditions under which a rule applies; prompt lengths in tokens."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    capabilities: tuple[str, ...] = ()
+    max_prompt_tokens: int | None = None
+    min_prompt_tokens: int | None = None
+
+
+class Rule(BaseModel):
+    """One candidate of a route, as the catalogue keeps it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    when: When = When()
+    max_usd_per_million_output: Decimal | None = None
+
+
+class Router:
+    """Rules choose; assembly and the engine have the last word."""
+
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
+
+    @activity.defn(name="router.decide")
+    @typed_failures
+    async def decide(self, call: DecideInput) -> Decision:
+        """Return the models that may answer, best first, each with its reason."""
+        return choose(await self._deps.catalogue.get(), call)
+
+
+def choose(catalogue: Catalogue, call: DecideInput) -> Decision:
+    """Apply a route's rules: capability, prompt length, price ceiling.
+
+    Raises:
+        NotFound: No such route or model, or none of its models is deployed.
+        ContextTooLong: No model of the route takes a prompt of this length.
+    """
+    needed = {"json_schema"} if call.turn.purpose == "tool_call" else set()
+    tokens = call.prompt_chars // CHARS_PER_TOKEN
+    candidates: list[Candidate] = []
+    refused: list[str] = []
+    names = models_of(catalogue, call.route, call.model)
+    rules = (
+        [Rule.model_validate(rule) for rule in catalogue.routes[call.route].candidates]
+        if call.model is None
+        else [Rule(model=call.model)]
+    )
+    for rule in rules:
+        model = catalogue.models[rule.model]
+        why_not = _objection(catalogue, model, rule, needed, tokens)
+        if why_not is not None:
+            refused.append(f"{model.name}: {why_not}")
+            continue
+        for deployment in catalogue.deployments_of(model.name):
+            candidates.append(
+                Candidate(
+                    model=model.name,
+                    version=model.version,
+                    deployment=deployment.id,
+                    triton_model=deployment.triton_model,
+                    urls=tuple(deployment.urls),
+                    tokenizer_version=model.tokenizer_version,
+                    reason=_reason(call, rule, tokens),
+                )
+            )
+    if not candidates:
+        told = "; ".join(refused) or f"none of {', '.join(names)} is deployed"
+        if refused and all("window" in line or "prompt" in line for line in refused):
+            raise ContextTooLong(f"no model of route {call.route!r} takes the prompt: {told}")
+        raise NotFound(f"no model of route {call.route!r} can answer: {told}")
+    return Decision(route=call.route, candidates=tuple(candidates), refused=tuple(refused))
+
+
+def _objection(
+    catalogue: Catalogue, model: Model, rule: Rule, needed: set[str], tokens: int
+) -> str | None:
+    missing = (needed | set(rule.when.capabilities)) - set(model.capabilities)
+    if missing:
+        return f"lacks {', '.join(sorted(missing))}"
+    if rule.when.max_prompt_tokens is not None and tokens > rule.when.max_prompt_tokens:
+        return (
+            f"the rule takes prompts up to {rule.when.max_prompt_tokens} tokens, this has ~{tokens}"
+        )
+    if rule.when.min_prompt_tokens is not None and tokens < rule.when.min_prompt_tokens:
+        return (
+            f"the rule takes prompts from {rule.when.min_prompt_tokens} tokens, this has ~{tokens}"
+        )
+    price = catalogue.prices.get(model.name)
+    if price is None:
+        return "has no price"
+    ceiling = rule.max_usd_per_million_output
+    if ceiling is not None and price.output_usd_per_million > ceiling:
+        return f"costs ${price.output_usd_per_million} a million output tokens, above ${ceiling}"
+    return None
+
+
+def _reason(call: DecideInput, rule: Rule, tokens: int) -> str:
+    if call.model is not None:
+        return "asked for by name"
+    conditions = [f"prompt ~{tokens} tokens"]
+    if rule.when.capabilities:
+        conditions.append(f"has {', '.join(rule.when.capabilities)}")
+    if rule.max_usd_per_million_output is not None:
+        conditions.append(f"at most ${rule.max_usd_per_million_output} a million output tokens")
+    return f"rule of route {call.route}: {', '.join(conditions)}"

@@ -1,0 +1,71 @@
+"""Fit a conversation into a window, counted by the model's own tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from activities.transcript import Unit
+from inference.templates import encode_chat
+from inference.tokenizers import ModelTokenizer
+from workflows.contracts import PromptPart
+
+__all__ = ["Trimmed", "trim"]
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """A prompt that fits: its token ids, and where each part came from."""
+
+    ids: list[int]
+    parts: tuple[PromptPart, ...]
+    dropped: int
+
+
+def trim(units: Sequence[Unit], tokenizer: ModelTokenizer, *, limit: int) -> Trimmed | None:
+    """Drop units, lowest rank first, until the rendered conversation has at most `limit` tokens.
+
+    Parts are counted once each and dropped by that count; the whole is then rendered and counted
+    exactly, because a template adds tokens of its own around every message.
+
+    Returns:
+        The prompt, or None if the pinned units alone do not fit.
+    """
+    counts = [
+        [tokenizer.count(message.content) for _, _, message in unit.messages] for unit in units
+    ]
+    droppable = sorted(
+        (number for number, unit in enumerate(units) if not unit.pinned),
+        key=lambda number: units[number].rank,
+    )
+    kept = set(range(len(units)))
+    total = sum(sum(parts) for parts in counts)
+    while True:
+        while total > limit and droppable:
+            gone = droppable.pop(0)
+            kept.discard(gone)
+            total -= sum(counts[gone])
+        if total > limit:
+            return None
+        ids = encode_chat(
+            tokenizer,
+            [message for n in sorted(kept) for _, _, message in units[n].messages],
+        )
+        if len(ids) <= limit:
+            return Trimmed(
+                ids=ids, parts=_provenance(units, counts, kept), dropped=len(units) - len(kept)
+            )
+        if not droppable:
+            return None
+        # What the template added was not counted: go on from the exact count.
+        total = len(ids)
+
+
+def _provenance(
+    units: Sequence[Unit], counts: list[list[int]], kept: set[int]
+) -> tuple[PromptPart, ...]:
+    return tuple(
+        PromptPart(kind=kind, source=source, tokens=tokens, kept=number in kept)
+        for number, unit in enumerate(units)
+        for (kind, source, _), tokens in zip(unit.messages, counts[number], strict=True)
+    )

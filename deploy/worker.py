@@ -1,0 +1,142 @@
+"""The worker process: runs workflows and activities until it is asked to stop.
+
+python -m deploy.worker      (or: overline worker)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.cache import Cache
+from activities.context import Context
+from activities.dependencies import Dependencies
+from activities.gateway import Gateway
+from activities.generation import Generation
+from activities.ingestion import Ingestion
+from activities.passages import Passages
+from activities.router import Router
+from activities.tools import Tools
+from observability.logs import setup_logging
+from observability.metrics import start_metrics_server
+from observability.tracing import setup_tracing
+from settings import Settings, load_settings
+from store.database import Database
+from workflows.agent_task import AgentTask
+from workflows.client import connect_kwargs
+from workflows.ingest import IngestDocument
+
+__all__ = ["WORKFLOWS", "activities", "build_worker", "connect", "main", "run_worker"]
+
+logger = logging.getLogger(__name__)
+
+WORKFLOWS: Sequence[type] = (AgentTask, IngestDocument)
+GRACE = timedelta(seconds=5)
+CONNECT_RETRY_SECONDS = 1.0
+
+
+def activities(deps: Dependencies) -> list[Callable[..., Any]]:
+    """Return every activity, bound to what it needs."""
+    passages = Passages(deps)
+    gateway, cache, router = Gateway(deps), Cache(deps), Router(deps)
+    context, generation = Context(deps, passages), Generation(deps)
+    tools, ingestion = Tools(deps, passages), Ingestion(deps, passages)
+    return [
+        gateway.admit,
+        gateway.settle,
+        gateway.close,
+        cache.look_up,
+        router.decide,
+        context.assemble,
+        generation.generate,
+        generation.account,
+        tools.calculator,
+        tools.search,
+        ingestion.split,
+        ingestion.embed,
+        ingestion.publish,
+    ]
+
+
+def build_worker(client: Client, deps: Dependencies) -> Worker:
+    """Return the worker with the settings that the promises need (see docs/promises.md)."""
+    settings = deps.settings
+    return Worker(
+        client,
+        task_queue=settings.task_queue,
+        workflows=list(WORKFLOWS),
+        activities=activities(deps),
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(
+                "pydantic", "pydantic_core", "annotated_types", "settings", "cryptography"
+            )
+        ),
+        max_concurrent_activities=settings.worker_concurrency,
+        # The default (0.8 of the heartbeat timeout, up to a minute) loses what a killed worker
+        # had reported and delays cancellation by as much.
+        max_heartbeat_throttle_interval=timedelta(milliseconds=200),
+        # A killed worker's workflows wait this long (default ten seconds) for it to come back.
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
+        graceful_shutdown_timeout=GRACE,
+    )
+
+
+async def connect(settings: Settings, **extra: Any) -> Client:
+    """Connect to Temporal, waiting for it for as long as it takes."""
+    waiting = False
+    while True:
+        try:
+            return await Client.connect(
+                settings.temporal_address, **connect_kwargs(settings), **extra
+            )
+        except (RuntimeError, RPCError):
+            if not waiting:
+                logger.warning("waiting for Temporal at %s", settings.temporal_address)
+            waiting = True
+            await asyncio.sleep(CONNECT_RETRY_SECONDS)
+
+
+async def run_worker(settings: Settings) -> None:
+    """Run a worker until SIGTERM or SIGINT."""
+    tracing = setup_tracing("overline-worker", settings)
+    if settings.metrics_port:
+        start_metrics_server(settings.metrics_port)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    client = await connect(settings, plugins=[tracing.temporal_plugin()])
+    db = await Database.open(
+        settings.database_url.get_secret_value(),
+        max_size=settings.database_pool_size,
+        name="overline-worker",
+    )
+    deps = Dependencies(settings, db)
+    try:
+        await deps.preload()
+        async with build_worker(client, deps):
+            logger.info("worker ready on task queue %s", settings.task_queue)
+            await stop.wait()
+            logger.info("worker stopping")
+    finally:
+        await deps.close()
+        tracing.shutdown()
+
+
+def main() -> None:
+    """Entry point of the worker process."""
+    settings = load_settings()
+    setup_logging(settings, "overline-worker")
+    asyncio.run(run_worker(settings))
+
+
+if __name__ == "__main__":
+    main()

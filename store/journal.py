@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from store.database import Database, Row
+from store.errors import Fenced
 from store.text import jsonb, storable
 
 Channel = Literal["answer", "tool_call"]
@@ -34,13 +35,29 @@ class AttemptUsage:
     source: UsageSource
 
 
+class Timings(Protocol):
+    """Engine timings of one attempt, in milliseconds since the request reached the engine."""
+
+    @property
+    def queue_ms(self) -> float | None:
+        """Waiting for a free slot."""
+
+    @property
+    def first_token_ms(self) -> float | None:
+        """Until the first token."""
+
+    @property
+    def total_ms(self) -> float | None:
+        """Until the end."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptTimings:
-    """Engine timings of one attempt, in milliseconds; None where unknown."""
+    """Timings as they were stored; None where unknown."""
 
     queue_ms: float | None = None
     first_token_ms: float | None = None
-    duration_ms: float | None = None
+    total_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +65,19 @@ class FinishedGeneration:
     """A generation that ended well before this attempt began; nothing is left to generate.
 
     Attributes:
-        prompt_tokens: tokens of the assembled prompt.
-        cached_tokens: prompt tokens the engine had cached when it first read the prompt.
+        text: all of it.
         completion_tokens: useful output tokens over all attempts.
+        cached_tokens: prompt tokens the engine had cached when it first read the prompt.
+        stop_reason: the stop string or token that ended it.
         timings: those of the attempt that finished.
     """
 
-    finish_reason: str | None
-    stop_reason: str | None
-    prompt_tokens: int
-    cached_tokens: int
+    text: str
     completion_tokens: int
-    timings: AttemptTimings
+    cached_tokens: int
+    finish_reason: str
+    stop_reason: str | None = None
+    timings: AttemptTimings = field(default_factory=AttemptTimings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +134,20 @@ async def stage_prompt(
     deployment: str,
     prompt_ids: Sequence[int],
     provenance: list[Any] | None = None,
+    generation_key: str | None = None,
 ) -> None:
     """Keeps the prompt of one candidate. Repeating it is harmless; once begun, the first stands.
 
     Args:
         candidate: 0 for the router's first choice, 1 for its first fallback, and so on.
+        generation_key: `<call key>#<candidate>` unless given.
     """
     await db.run(
         organisation_id,
         "select stage_prompt(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
         (
             organisation_id,
-            f"{call_key}#{candidate}",
+            generation_key or f"{call_key}#{candidate}",
             call_key,
             candidate,
             workflow_id,
@@ -170,22 +190,7 @@ async def begin_attempt(
         "select * from begin_attempt(%s, %s, %s, %s, %s)",
         (organisation_id, generation_key, replica, temporal_attempt, trace_id),
     )
-    row = rows[0]
-    return Begun(
-        epoch=row["epoch"],
-        request_id=f"{generation_key}@{row['epoch']}",
-        prompt_ids=unpack(row["prompt_ids"]),
-        generated_ids=row["generated_ids"],
-        text=row["generated_text"],
-        next_seq=row["next_seq"],
-        finished=_finished(row["finished"]),
-        unresolved=[UnresolvedAttempt(**attempt) for attempt in row["unresolved"]],
-        channel=row["channel"],
-        model=row["model"],
-        model_version=row["model_version"],
-        tokenizer_version=row["tokenizer_version"],
-        deployment=row["deployment"],
-    )
+    return _begun(generation_key, rows[0])
 
 
 async def append_chunk(
@@ -222,10 +227,10 @@ async def resolve_attempt(
     generation_key: str,
     epoch: int,
     usage: AttemptUsage,
-    outcome: Literal["succeeded", "failed", "cancelled", "lost"],
+    outcome: Literal["succeeded", "failed", "cancelled", "interrupted"],
     cause: str | None = None,
     error_code: str | None = None,
-    timings: AttemptTimings | None = None,
+    timings: Timings | None = None,
 ) -> bool:
     """Says how an attempt that never reported ended (a killed worker's, a lost replica's).
 
@@ -253,10 +258,23 @@ async def resolve_attempt(
             usage.source,
             t.queue_ms,
             t.first_token_ms,
-            t.duration_ms,
+            t.total_ms,
         ),
     )
     return bool(rows[0]["resolved"])
+
+
+async def unresolved_attempts(
+    db: Database, organisation_id: UUID, generation_key: str
+) -> list[UnresolvedAttempt]:
+    """The attempts of a generation of which nobody has said how they ended, oldest first."""
+    rows = await db.run(
+        organisation_id,
+        "select epoch, request_id, replica, journaled_tokens from generation_attempts"
+        " where organisation_id = %s and generation_key = %s and outcome is null order by epoch",
+        (organisation_id, generation_key),
+    )
+    return [UnresolvedAttempt(**row) for row in rows]
 
 
 async def finish_attempt(
@@ -271,7 +289,7 @@ async def finish_attempt(
     usage: AttemptUsage,
     finish_reason: str | None,
     stop_reason: str | None = None,
-    timings: AttemptTimings | None = None,
+    timings: Timings | None = None,
     outcome: Literal["succeeded", "cancelled", "failed"] = "succeeded",
     error_code: str | None = None,
     cause: str | None = None,
@@ -304,7 +322,7 @@ async def finish_attempt(
             stop_reason,
             t.queue_ms,
             t.first_token_ms,
-            t.duration_ms,
+            t.total_ms,
             outcome,
             error_code,
             cause,
@@ -315,24 +333,40 @@ async def finish_attempt(
 
 async def restart(
     db: Database, *, organisation_id: UUID, generation_key: str, epoch: int, reason: str
-) -> bool:
-    """Gives up what earlier epochs wrote, because it cannot be continued.
+) -> Begun:
+    """Gives up what earlier epochs wrote, because it cannot be continued, and begins anew.
 
-    Their tokens become waste, readers get a `reset` event, sequence numbers go on.
+    Their tokens become waste, readers get a `reset` event, sequence numbers go on. The caller's
+    attempt is closed with no tokens used, and a new one opened.
 
     Args:
-        epoch: the caller's own epoch, which begins anew.
-        reason: why, in a word (`model_changed`, `grammar_changed`).
+        epoch: the caller's own epoch.
+        reason: why, in a word (`cannot_resume`, `grammar_changed`).
 
-    Returns:
-        False when fenced.
+    Raises:
+        Fenced: a newer attempt exists or the call is over.
     """
     rows = await db.run(
         organisation_id,
-        "select restart_generation(%s, %s, %s, %s) as restarted",
+        "select * from restart_generation(%s, %s, %s, %s)",
         (organisation_id, generation_key, epoch, reason),
     )
-    return bool(rows[0]["restarted"])
+    if not rows:
+        raise Fenced("a newer attempt has taken over")
+    return _begun(generation_key, rows[0])
+
+
+async def unresolved_attempts(
+    db: Database, organisation_id: UUID, generation_key: str
+) -> list[UnresolvedAttempt]:
+    """Attempts of a generation that never said how they ended."""
+    rows = await db.run(
+        organisation_id,
+        "select epoch, request_id, replica, journaled_tokens from generation_attempts"
+        " where organisation_id = %s and generation_key = %s and outcome is null order by epoch",
+        (organisation_id, generation_key),
+    )
+    return [UnresolvedAttempt(**row) for row in rows]
 
 
 def pack(token_ids: Sequence[int]) -> bytes:
@@ -352,14 +386,31 @@ def unpack(packed: bytes) -> list[int]:
     return token_ids.tolist()
 
 
-def _finished(row: Row | None) -> FinishedGeneration | None:
-    if row is None:
-        return None
+def _begun(generation_key: str, row: Row) -> Begun:
+    finished = row["finished"]
+    return Begun(
+        epoch=row["epoch"],
+        request_id=f"{generation_key}@{row['epoch']}",
+        prompt_ids=unpack(row["prompt_ids"]),
+        generated_ids=row["generated_ids"],
+        text=row["generated_text"],
+        next_seq=row["next_seq"],
+        finished=None if finished is None else _finished(finished, row["generated_text"]),
+        unresolved=[UnresolvedAttempt(**attempt) for attempt in row["unresolved"]],
+        channel=row["channel"],
+        model=row["model"],
+        model_version=row["model_version"],
+        tokenizer_version=row["tokenizer_version"],
+        deployment=row["deployment"],
+    )
+
+
+def _finished(row: Row, text: str) -> FinishedGeneration:
     return FinishedGeneration(
-        finish_reason=row["finish_reason"],
-        stop_reason=row["stop_reason"],
-        prompt_tokens=row["prompt_tokens"],
-        cached_tokens=row["cached_tokens"],
+        text=text,
         completion_tokens=row["completion_tokens"],
-        timings=AttemptTimings(row["queue_ms"], row["first_token_ms"], row["duration_ms"]),
+        cached_tokens=row["cached_tokens"],
+        finish_reason=row["finish_reason"] or "stop",
+        stop_reason=row["stop_reason"],
+        timings=AttemptTimings(row["queue_ms"], row["first_token_ms"], row["total_ms"]),
     )

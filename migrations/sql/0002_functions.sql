@@ -346,8 +346,7 @@ begin
     if g.outcome is not null then
         -- Finished before (the worker died between the last token and its report).
         select jsonb_build_object(
-                   'outcome', g.outcome, 'finish_reason', g.finish_reason,
-                   'stop_reason', g.stop_reason,
+                   'finish_reason', g.finish_reason, 'stop_reason', g.stop_reason,
                    'prompt_tokens', octet_length(g.prompt_ids) / 4,
                    'cached_tokens', coalesce((array_agg(a.cached_tokens order by a.epoch)
                        filter (where a.epoch > g.restarted_after
@@ -357,7 +356,7 @@ begin
                        filter (where a.epoch > g.restarted_after), 0),
                    'queue_ms', (array_agg(a.queue_ms order by a.epoch desc))[1],
                    'first_token_ms', (array_agg(a.first_token_ms order by a.epoch desc))[1],
-                   'duration_ms', (array_agg(a.duration_ms order by a.epoch desc))[1])
+                   'total_ms', (array_agg(a.total_ms order by a.epoch desc))[1])
           into finished
           from generation_attempts a
          where a.organisation_id = p_organisation and a.generation_key = p_generation_key;
@@ -443,7 +442,7 @@ end $$;
 create function resolve_attempt(
     p_organisation uuid, p_generation_key text, p_epoch int, p_outcome text, p_cause text,
     p_error_code text, p_prompt int, p_cached int, p_completion int, p_source text,
-    p_queue_ms float8, p_first_token_ms float8, p_duration_ms float8
+    p_queue_ms float8, p_first_token_ms float8, p_total_ms float8
 ) returns boolean
     language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
@@ -455,7 +454,7 @@ begin
            cached_tokens = least(greatest(p_cached, 0), greatest(p_prompt, 0)),
            completion_tokens = greatest(p_completion, a.journaled_tokens),
            usage_source = p_source, queue_ms = p_queue_ms, first_token_ms = p_first_token_ms,
-           duration_ms = p_duration_ms, ended_at = clock_timestamp()
+           total_ms = p_total_ms, ended_at = clock_timestamp()
      where a.organisation_id = p_organisation and a.generation_key = p_generation_key
        and a.epoch = p_epoch and a.outcome is null;
     return found;
@@ -466,7 +465,7 @@ create function finish_attempt(
     p_organisation uuid, p_generation_key text, p_epoch int, p_seq int, p_token_ids int4[],
     p_text text, p_prompt int, p_cached int, p_completion int, p_source text,
     p_finish_reason text, p_stop_reason text, p_queue_ms float8, p_first_token_ms float8,
-    p_duration_ms float8, p_outcome text, p_error_code text, p_cause text
+    p_total_ms float8, p_outcome text, p_error_code text, p_cause text
 ) returns boolean
     language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -496,7 +495,7 @@ begin
     end if;
     perform resolve_attempt(p_organisation, p_generation_key, p_epoch, p_outcome, p_cause,
         p_error_code, p_prompt, p_cached, p_completion, p_source, p_queue_ms, p_first_token_ms,
-        p_duration_ms);
+        p_total_ms);
     -- Only success ends a generation. After a failure, or when its worker was asked to stop, the
     -- next attempt goes on; a call that is really over is closed by its settlement.
     update generations x
@@ -508,32 +507,40 @@ begin
     return true;
 end $$;
 
--- What was written before cannot be continued (other model, other grammar): begin anew. The
--- earlier tokens stay in the journal and become waste.
+-- What was written before cannot be continued (other model, other grammar): begin anew, under an
+-- epoch of its own, so that the engine is never asked twice under one request id. The earlier
+-- tokens stay in the journal and become waste. No row: fenced.
 create function restart_generation(
     p_organisation uuid, p_generation_key text, p_epoch int, p_reason text
-) returns boolean
+) returns table (epoch int, prompt_ids bytea, generated_ids int4[], generated_text text,
+                 next_seq int, finished jsonb, unresolved jsonb, channel text, model text,
+                 model_version text, tokenizer_version text, deployment text)
     language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 declare
     g record;
+    a record;
 begin
-    select x.epoch, x.state, x.task_id, x.step, x.restarted_after into g from generations x
+    select x.epoch, x.state, x.task_id, x.step into g from generations x
      where x.organisation_id = p_organisation and x.generation_key = p_generation_key
        for no key update;
     if not found then
         raise exception 'no such generation' using errcode = 'OV003';
     end if;
     if g.epoch <> p_epoch or g.state <> 'running' then
-        return false;
+        return;
     end if;
-    if g.restarted_after < p_epoch - 1 then
-        update generations x set restarted_after = p_epoch - 1
-         where x.organisation_id = p_organisation and x.generation_key = p_generation_key;
-        perform push_event(p_organisation, g.task_id, g.step, 'reset',
-            jsonb_build_object('step', g.step, 'epoch', p_epoch, 'reason', p_reason),
-            'reset.' || p_generation_key || '@' || p_epoch);
-    end if;
-    return true;
+    select x.replica, x.temporal_attempt, x.trace_id into a from generation_attempts x
+     where x.organisation_id = p_organisation and x.generation_key = p_generation_key
+       and x.epoch = p_epoch;
+    perform resolve_attempt(p_organisation, p_generation_key, p_epoch, 'failed', p_reason,
+                            p_reason, 0, 0, 0, 'engine', null, null, null);
+    update generations x set restarted_after = p_epoch
+     where x.organisation_id = p_organisation and x.generation_key = p_generation_key;
+    perform push_event(p_organisation, g.task_id, g.step, 'reset',
+        jsonb_build_object('step', g.step, 'epoch', p_epoch + 1, 'reason', p_reason),
+        'reset.' || p_generation_key || '@' || p_epoch);
+    return query select * from begin_attempt(p_organisation, p_generation_key, a.replica,
+                                             a.temporal_attempt, a.trace_id);
 end $$;
 
 -- Settles whatever a task still has open, with nothing billed. All of it is fenced before any of
@@ -625,6 +632,11 @@ declare
     hit_model   text;
     hit_version text;
     hit_worth   numeric;
+    -- Callers need not carry a long text through their own history: the journal has it, or the
+    -- cache entry that answered.
+    v_text      text := p_text;
+    v_tool_call jsonb := p_tool_call;
+    v_finish    text := p_finish_reason;
     win       record;
     unpriced  bigint := 0;
 begin
@@ -713,7 +725,7 @@ begin
                    h.team_id, h.key_id, t.user_id, t.tags, h.task_id, t.workflow_id, t.run_id,
                    coalesce(c.trace_id, p_trace), h.step, p_call_key, c.candidate, c.epoch,
                    c.request_id, t.route, c.model, c.model_version, c.deployment, c.replica,
-                   coalesce(c.outcome, 'lost'),
+                   coalesce(c.outcome, 'interrupted'),
                    case when input + output = ui + uc + useful_output then null
                         when not won then coalesce(c.cause,
                             case when p_winner is not null then 'fallback'
@@ -728,7 +740,7 @@ begin
                    input - cached - ui, cached - uc, output - useful_output,
                    pi, pc, po, cost, billed, cost - billed,
                    coalesce(c.usage_source, 'journal'), c.queue_ms, c.first_token_ms,
-                   c.duration_ms
+                   c.total_ms
               from charged c
             returning model_calls.billed_usd as billed, model_calls.waste_usd as waste
         )
@@ -752,10 +764,27 @@ begin
         completion_tokens := 0;
     end if;
 
+    -- The words are in the journal, or in the entry that answered: nobody carries them here.
+    if p_text is null and p_winner is not null then
+        select coalesce(string_agg(c.text, '' order by c.seq), '') into p_text
+          from generations g
+          join token_chunks c on c.organisation_id = g.organisation_id
+                             and c.step_key = g.generation_key and c.epoch > g.restarted_after
+         where g.organisation_id = p_organisation and g.generation_key = p_winner;
+    elsif p_text is null and p_cache_hit is not null then
+        select e.text into p_text from cache_entries e
+         where e.organisation_id = p_organisation and e.cache_entry_id = p_cache_hit;
+    end if;
+    if p_finish_status = 'succeeded' and p_finish_answer is null then
+        p_finish_answer := p_text;
+    end if;
+
     if p_outcome = 'cached' then
         update cache_entries e set hits = e.hits + 1
          where e.organisation_id = p_organisation and e.cache_entry_id = p_cache_hit
-        returning e.model, e.model_version, e.billed_usd into hit_model, hit_version, hit_worth;
+        returning e.model, e.model_version, e.billed_usd, coalesce(p_text, e.text),
+                  coalesce(p_tool_call, e.tool_call), coalesce(p_finish_reason, e.finish_reason)
+             into hit_model, hit_version, hit_worth, v_text, v_tool_call, v_finish;
         if found then
             saved_usd := hit_worth;
             insert into model_calls
@@ -771,8 +800,13 @@ begin
         end if;
     end if;
 
-    select g.model, g.model_version into win from generations g
+    select g.model, g.model_version, g.restarted_after into win from generations g
      where g.organisation_id = p_organisation and g.generation_key = p_winner;
+    if v_text is null and p_winner is not null then
+        select string_agg(c.text, '' order by c.seq) into v_text from token_chunks c
+         where c.organisation_id = p_organisation and c.step_key = p_winner
+           and c.epoch > win.restarted_after;
+    end if;
 
     if p_cache_key is not null and p_outcome = 'succeeded' and win.model is not null then
         -- Only if nothing the answer rests on changed since the call was admitted: every change
@@ -781,7 +815,7 @@ begin
             (organisation_id, key, text, tool_call, finish_reason, model, model_version,
              prompt_tokens, completion_tokens, billed_usd, revisions, catalogue_digest, task_id,
              expires_at)
-        select p_organisation, p_cache_key, p_text, p_tool_call, p_finish_reason, win.model,
+        select p_organisation, p_cache_key, v_text, v_tool_call, v_finish, win.model,
                win.model_version, settle.prompt_tokens, settle.completion_tokens,
                settle.billed_usd,
                coalesce((select jsonb_object_agg(c.collection_id, c.revision) from collections c
@@ -832,8 +866,8 @@ begin
     update steps s
        set status = p_outcome, model = coalesce(win.model, hit_model, s.model),
            decision = coalesce(p_decision, s.decision),
-           provenance = coalesce(p_provenance, s.provenance), text = p_text,
-           tool_call = p_tool_call, finish_reason = p_finish_reason,
+           provenance = coalesce(p_provenance, s.provenance), text = v_text,
+           tool_call = v_tool_call, finish_reason = v_finish,
            prompt_tokens = s.prompt_tokens + settle.prompt_tokens,
            completion_tokens = s.completion_tokens + settle.completion_tokens,
            cached_tokens = s.cached_tokens + settle.cached_tokens,
@@ -842,18 +876,18 @@ begin
            saved_usd = s.saved_usd + settle.saved_usd, ended_at = now()
      where s.organisation_id = p_organisation and s.task_id = h.task_id and s.step = h.step;
 
-    if p_outcome = 'cached' and p_text <> '' then
+    if p_outcome = 'cached' and v_text <> '' then
         -- Nothing was generated, so nothing was streamed: give readers the words.
         perform push_event(p_organisation, h.task_id, h.step, 'text',
             jsonb_build_object('channel',
-                case when p_tool_call is null then 'answer' else 'tool_call' end,
-                'text', p_text, 'model', hit_model, 'cached', true),
+                case when v_tool_call is null then 'answer' else 'tool_call' end,
+                'text', v_text, 'model', hit_model, 'cached', true),
             'text.' || p_call_key);
     end if;
     perform push_event(p_organisation, h.task_id, h.step, 'step.completed',
         jsonb_strip_nulls(jsonb_build_object(
             'step', h.step, 'outcome', p_outcome, 'model', coalesce(win.model, hit_model),
-            'tool_call', p_tool_call, 'finish_reason', p_finish_reason,
+            'tool_call', v_tool_call, 'finish_reason', v_finish,
             'usage', jsonb_build_object('prompt_tokens', settle.prompt_tokens,
                 'completion_tokens', settle.completion_tokens,
                 'cached_tokens', settle.cached_tokens),
@@ -861,8 +895,9 @@ begin
                 'waste_usd', settle.waste_usd::text, 'saved_usd', settle.saved_usd::text))),
         'step.completed.' || p_call_key);
     if p_finish_status is not null then
-        perform finish_task(p_organisation, h.task_id, p_finish_status, p_finish_answer,
-                            p_finish_error);
+        perform finish_task(p_organisation, h.task_id, p_finish_status,
+            coalesce(p_finish_answer, case p_finish_status when 'succeeded' then v_text end),
+            p_finish_error);
     end if;
 
     if overage_usd > 0 then

@@ -230,7 +230,7 @@ def set_content(
         answer: Text of the answer.
         finish_reason: Why the answer ended.
     """
-    if not trace_prompts:
+    if not trace_prompts or not span.is_recording():
         return
     if messages:
         span.set_attribute(

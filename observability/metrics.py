@@ -220,6 +220,9 @@ def record_settlement(model: str | None, outcome: str, charge: Booked) -> None:
         outcome: Outcome of the call; ``cached`` had no attempt that counted it.
         charge: What was booked; ``saved_usd`` is counted too where it has one.
     """
+    if getattr(charge, "already_settled", False):
+        # The activity's second attempt: its first one counted.
+        return
     label = _model(model or "none")
     if outcome == "cached":
         _calls.labels(label, outcome).inc()

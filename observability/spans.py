@@ -5,17 +5,15 @@ Works before and without set-up: spans are then not recorded and there is no tra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Tracer
+from opentelemetry.trace import Span, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from observability.names import ID_FIELDS, SPAN_PREFIX
 
-__all__ = ["current_trace_id", "database_span", "identify", "trace_carrier", "tracer"]
+__all__ = ["current_trace_id", "identify", "trace_carrier", "tracer"]
 
 _W3C: Final = TraceContextTextMapPropagator()
 
@@ -56,19 +54,3 @@ def identify(span: Span | None = None, **ids: str | int | float | bool | None) -
             raise ValueError(f"{name!r} is no identifier that may get on a span")
         if value is not None:
             target.set_attribute(SPAN_PREFIX + name, value)
-
-
-@contextmanager
-def database_span(operation: str) -> Iterator[Span]:
-    """Open a span around one exchange with Postgres.
-
-    Args:
-        operation: What is done in the store's words (``admit``, ``append_chunk``); never SQL with
-            values in it.
-    """
-    with tracer(__name__).start_as_current_span(
-        f"postgres {operation}",
-        kind=SpanKind.CLIENT,
-        attributes={"db.system.name": "postgresql", "db.operation.name": operation},
-    ) as span:
-        yield span

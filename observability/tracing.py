@@ -12,16 +12,19 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from types import TracebackType
 from typing import Final
 
 from opentelemetry import propagate, trace
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, sampling
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import Link, SpanKind, TraceState
+from opentelemetry.util.types import Attributes
 from temporalio import activity, workflow
 from temporalio.contrib.opentelemetry import (
     OpenTelemetryPlugin,
@@ -74,8 +77,8 @@ class Tracing:
         self._exporters: list[CleanExporter] = []
         self._closed = False
         self.provider: ReplaySafeTracerProvider = create_tracer_provider(
-            # Our own roots are always sampled; a caller's flag never arrives here (`boundary`).
-            sampler=sampling.ParentBased(sampling.ALWAYS_ON),
+            # A caller's own flag never arrives here (`boundary`): roots are ours.
+            sampler=sampling.ParentBased(_WhenExported(self._exporters)),
             resource=Resource.create(
                 {
                     "service.name": service,
@@ -158,6 +161,35 @@ class Tracing:
 
     def _failures(self) -> int:
         return sum(exporter.failures for exporter in self._exporters)
+
+
+class _WhenExported(sampling.Sampler):
+    """Samples every trace if spans go anywhere.
+
+    Else they have ids, which logs and ledger need, and cost next to nothing: no attributes, no
+    formatted stacks.
+    """
+
+    def __init__(self, exporters: Sequence[CleanExporter]) -> None:
+        self._exporters = exporters
+
+    def should_sample(
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: SpanKind | None = None,
+        attributes: Attributes = None,
+        links: Sequence[Link] | None = None,
+        trace_state: TraceState | None = None,
+    ) -> sampling.SamplingResult:
+        """Decide for one root."""
+        always = sampling.ALWAYS_ON if self._exporters else sampling.ALWAYS_OFF
+        return always.should_sample(parent_context, trace_id, name, kind, attributes, links)
+
+    def get_description(self) -> str:
+        """Return the sampler's name."""
+        return "WhenExported"
 
 
 def setup_tracing(service: str, settings: Settings) -> Tracing:

@@ -149,8 +149,8 @@ from settings import Settings
 settings = Settings(otlp_endpoint=None)
 with setup_tracing("overline-api", settings) as tracing:
     assert setup_tracing("other", settings) is tracing
-    with tracer("x").start_as_current_span("s"):
-        assert len(current_trace_id()) == 32
+    with tracer("x").start_as_current_span("s") as span:
+        assert len(current_trace_id()) == 32 and not span.is_recording()
         assert trace_carrier()["traceparent"].split("-")[1] == current_trace_id()
 print("done")
 """

@@ -50,6 +50,7 @@ class Charge:
     billed_usd: Decimal = Decimal(0)
     waste_usd: Decimal = Decimal(0)
     saved_usd: Decimal = Decimal(0)
+    already_settled: bool = False
 
 
 def test_a_generation_is_counted_with_its_tokens_and_times(grown):
@@ -88,6 +89,13 @@ def test_a_settlement_counts_money_and_the_call_only_if_nothing_else_did(grown):
     assert grown("overline_model_calls_total", model="m1", outcome="succeeded") == 0
     metrics.record_settlement("m1", "cached", Charge(saved_usd=Decimal("0.5")))
     assert grown("overline_cost_usd_total", model="m1", kind="saved") == pytest.approx(0.5)
+    assert grown("overline_model_calls_total", model="m1", outcome="cached") == 1
+
+
+def test_a_settlement_that_is_repeated_counts_once(grown):
+    for repeated in (False, True):
+        metrics.record_settlement("m1", "cached", Charge(Decimal(1), already_settled=repeated))
+    assert grown("overline_cost_usd_total", model="m1", kind="billed") == 1
     assert grown("overline_model_calls_total", model="m1", outcome="cached") == 1
 
 

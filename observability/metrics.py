@@ -227,11 +227,8 @@ def record_settlement(model: str | None, outcome: str, charge: Booked) -> None:
     if outcome == "cached":
         _calls.labels(label, outcome).inc()
     saved = getattr(charge, "saved_usd", None) or Decimal(0)
-    for kind, amount in (
-        ("billed", charge.billed_usd),
-        ("waste", charge.waste_usd),
-        ("saved", saved),
-    ):
+    booked = (("billed", charge.billed_usd), ("waste", charge.waste_usd), ("saved", saved))
+    for kind, amount in booked:
         if amount > 0:
             _cost.labels(label, kind).inc(float(amount))
 

@@ -62,10 +62,10 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A named rule of choice: ordered candidates, each with its conditions.
+    """A named rule of choice: candidates in order of preference, each with its conditions.
 
-    A candidate is `{"model", "when": {"capabilities", "max_prompt_tokens", "min_prompt_tokens"},
-    "max_usd_per_million_output"}`; everything but the model may be missing.
+    A candidate is `{"model", "when": {"capabilities", "min_prompt_tokens", "max_prompt_tokens"},
+    "max_usd_per_million_output"}`; everything but the model may be missing. Amounts are strings.
     """
 
     name: str
@@ -101,9 +101,9 @@ def catalogue_digest(
     essence = {
         "models": sorted((asdict(m) for m in models), key=lambda m: str(m["name"])),
         "deployments": sorted([d.id, d.model, d.engine, d.triton_model] for d in deployments),
-        "routes": sorted((asdict(r) for r in routes), key=lambda r: str(r["name"])),
+        "routes": sorted(([r.name, list(r.candidates)] for r in routes), key=lambda r: str(r[0])),
     }
-    return hashlib.sha256(json.dumps(essence, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(essence, sort_keys=True, default=str).encode()).hexdigest()
 
 
 async def sync_catalogue(
@@ -128,12 +128,14 @@ async def sync_catalogue(
     ]
     statements += [
         (
-            "insert into models as m values (%s, %s, %s, %s, %s, %s, %s)"
-            " on conflict (name) do update set version = excluded.version,"
-            " context_window = excluded.context_window,"
-            " max_output_tokens = excluded.max_output_tokens,"
-            " capabilities = excluded.capabilities,"
-            " tokenizer_version = excluded.tokenizer_version, licence = excluded.licence",
+            (
+                "insert into models as m values (%s, %s, %s, %s, %s, %s, %s)"
+                " on conflict (name) do update set version = excluded.version,"
+                " context_window = excluded.context_window,"
+                " max_output_tokens = excluded.max_output_tokens,"
+                " capabilities = excluded.capabilities,"
+                " tokenizer_version = excluded.tokenizer_version, licence = excluded.licence"
+            ),
             (
                 m.name,
                 m.version,
@@ -154,21 +156,25 @@ async def sync_catalogue(
     )
     statements += [
         (
-            "insert into deployments values (%s, %s, %s, %s, %s, %s)"
-            " on conflict (deployment) do update set model = excluded.model,"
-            " engine = excluded.engine, urls = excluded.urls,"
-            " triton_model = excluded.triton_model, enabled = excluded.enabled",
+            (
+                "insert into deployments values (%s, %s, %s, %s, %s, %s)"
+                " on conflict (deployment) do update set model = excluded.model,"
+                " engine = excluded.engine, urls = excluded.urls,"
+                " triton_model = excluded.triton_model, enabled = excluded.enabled"
+            ),
             (d.id, d.model, d.engine, list(d.urls), d.triton_model, d.enabled),
         )
         for d in deployments
     ]
     statements += [
         (
-            "insert into prices values (%s, %s, %s, %s, %s)"
-            " on conflict (model, valid_from) do update set"
-            " input_usd_per_million = excluded.input_usd_per_million,"
-            " cached_input_usd_per_million = excluded.cached_input_usd_per_million,"
-            " output_usd_per_million = excluded.output_usd_per_million",
+            (
+                "insert into prices values (%s, %s, %s, %s, %s)"
+                " on conflict (model, valid_from) do update set"
+                " input_usd_per_million = excluded.input_usd_per_million,"
+                " cached_input_usd_per_million = excluded.cached_input_usd_per_million,"
+                " output_usd_per_million = excluded.output_usd_per_million"
+            ),
             (
                 p.model,
                 p.valid_from,
@@ -184,18 +190,22 @@ async def sync_catalogue(
     )
     statements += [
         (
-            "insert into routes values (%s, %s, %s) on conflict (name) do update"
-            " set description = excluded.description, candidates = excluded.candidates",
-            (r.name, r.description, jsonb(list(r.candidates))),
+            (
+                "insert into routes values (%s, %s, %s) on conflict (name) do update"
+                " set description = excluded.description, candidates = excluded.candidates"
+            ),
+            (r.name, r.description, jsonb(json.loads(json.dumps(r.candidates, default=str)))),
         )
         for r in routes
     ]
     statements.append(
         (
-            "insert into catalogue_state (digest) values (%s) on conflict (only_row) do update"
-            " set digest = excluded.digest, changed_at = now(),"
-            " changed_in = pg_current_xact_id()"
-            " where catalogue_state.digest <> excluded.digest",
+            (
+                "insert into catalogue_state (digest) values (%s) on conflict (only_row) do update"
+                " set digest = excluded.digest, changed_at = now(),"
+                " changed_in = pg_current_xact_id()"
+                " where catalogue_state.digest <> excluded.digest"
+            ),
             (digest,),
         )
     )
@@ -209,13 +219,17 @@ async def load_catalogue(db: Database) -> Catalogue:
         [
             ("select * from models", ()),
             (
-                "select deployment as id, model, engine, urls, triton_model, enabled"
-                " from deployments",
+                (
+                    "select deployment as id, model, engine, urls, triton_model, enabled"
+                    " from deployments"
+                ),
                 (),
             ),
             (
-                "select distinct on (model) * from prices where valid_from <= now()"
-                " order by model, valid_from desc",
+                (
+                    "select distinct on (model) * from prices where valid_from <= now()"
+                    " order by model, valid_from desc"
+                ),
                 (),
             ),
             ("select * from routes", ()),

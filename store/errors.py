@@ -38,6 +38,10 @@ class AlreadySettled(StoreError):
     """The model call was settled: no further attempt may begin."""
 
 
+class Fenced(StoreError):
+    """A newer attempt has taken over, or the call is over: stop."""
+
+
 class NotFound(StoreError):
     """The row does not exist, or belongs to another organisation (the two are not told apart)."""
 

@@ -30,7 +30,7 @@ class Wake:
         """Wakes the reader now, or at its next `wait`."""
         self._event.set()
 
-    async def wait(self, timeout: float | None = None) -> bool:
+    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - says which
         """Waits until something may be new.
 
         Args:

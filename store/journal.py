@@ -10,7 +10,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 from uuid import UUID
 
 from store.database import Database, Row
@@ -35,29 +35,13 @@ class AttemptUsage:
     source: UsageSource
 
 
-class Timings(Protocol):
-    """Engine timings of one attempt, in milliseconds since the request reached the engine."""
-
-    @property
-    def queue_ms(self) -> float | None:
-        """Waiting for a free slot."""
-
-    @property
-    def first_token_ms(self) -> float | None:
-        """Until the first token."""
-
-    @property
-    def total_ms(self) -> float | None:
-        """Until the end."""
-
-
 @dataclass(frozen=True, slots=True)
 class AttemptTimings:
-    """Timings as they were stored; None where unknown."""
+    """Engine timings of one attempt, in milliseconds since it got the request; None: unknown."""
 
     queue_ms: float | None = None
     first_token_ms: float | None = None
-    total_ms: float | None = None
+    duration_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +211,10 @@ async def resolve_attempt(
     generation_key: str,
     epoch: int,
     usage: AttemptUsage,
-    outcome: Literal["succeeded", "failed", "cancelled", "interrupted"],
+    outcome: Literal["succeeded", "failed", "cancelled", "lost"],
     cause: str | None = None,
     error_code: str | None = None,
-    timings: Timings | None = None,
+    timings: AttemptTimings | None = None,
 ) -> bool:
     """Says how an attempt that never reported ended (a killed worker's, a lost replica's).
 
@@ -258,7 +242,7 @@ async def resolve_attempt(
             usage.source,
             t.queue_ms,
             t.first_token_ms,
-            t.total_ms,
+            t.duration_ms,
         ),
     )
     return bool(rows[0]["resolved"])
@@ -289,7 +273,7 @@ async def finish_attempt(
     usage: AttemptUsage,
     finish_reason: str | None,
     stop_reason: str | None = None,
-    timings: Timings | None = None,
+    timings: AttemptTimings | None = None,
     outcome: Literal["succeeded", "cancelled", "failed"] = "succeeded",
     error_code: str | None = None,
     cause: str | None = None,
@@ -322,7 +306,7 @@ async def finish_attempt(
             stop_reason,
             t.queue_ms,
             t.first_token_ms,
-            t.total_ms,
+            t.duration_ms,
             outcome,
             error_code,
             cause,
@@ -354,19 +338,6 @@ async def restart(
     if not rows:
         raise Fenced("a newer attempt has taken over")
     return _begun(generation_key, rows[0])
-
-
-async def unresolved_attempts(
-    db: Database, organisation_id: UUID, generation_key: str
-) -> list[UnresolvedAttempt]:
-    """Attempts of a generation that never said how they ended."""
-    rows = await db.run(
-        organisation_id,
-        "select epoch, request_id, replica, journaled_tokens from generation_attempts"
-        " where organisation_id = %s and generation_key = %s and outcome is null order by epoch",
-        (organisation_id, generation_key),
-    )
-    return [UnresolvedAttempt(**row) for row in rows]
 
 
 def pack(token_ids: Sequence[int]) -> bytes:
@@ -412,5 +383,5 @@ def _finished(row: Row, text: str) -> FinishedGeneration:
         cached_tokens=row["cached_tokens"],
         finish_reason=row["finish_reason"] or "stop",
         stop_reason=row["stop_reason"],
-        timings=AttemptTimings(row["queue_ms"], row["first_token_ms"], row["total_ms"]),
+        timings=AttemptTimings(row["queue_ms"], row["first_token_ms"], row["duration_ms"]),
     )

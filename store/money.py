@@ -15,6 +15,17 @@ from store.database import Database
 from store.refusals import Refusal, refusal_from_row
 from store.text import jsonb, storable_or_none
 
+__all__ = [
+    "Admission",
+    "CacheWrite",
+    "Charge",
+    "Refusal",
+    "Settlement",
+    "TaskFinish",
+    "admit",
+    "settle",
+]
+
 Outcome = Literal["succeeded", "failed", "cancelled", "cached"]
 FinalStatus = Literal["succeeded", "failed", "cancelled"]
 
@@ -43,7 +54,7 @@ class CacheWrite:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinish:
-    """This was the task's last call."""
+    """This was the task's last call. Without an answer, the call's own text is the answer."""
 
     status: FinalStatus
     answer: str | None = None
@@ -60,6 +71,8 @@ class Settlement:
             leave it None when nothing was of use.
         decision: the router's decision, kept on the step.
         provenance: where each part of the prompt came from, kept on the step.
+        text: the answer; None takes it from the journal of `generation_key`, or from the cache
+            entry. Likewise `tool_call` and `finish_reason` of a cached answer.
         cache_hit: id of the cache entry that answered (`outcome` is `cached`).
         finish: set when the task ends with this call.
     """

@@ -198,8 +198,10 @@ async def list_steps(db: Database, organisation_id: UUID, task_id: UUID) -> list
         [
             (f"select {_STEP} from steps {where} order by step", key),
             (
-                f"select step, {_CALL} from model_calls {where}"
-                " order by call_key, candidate, epoch",
+                (
+                    f"select step, {_CALL} from model_calls {where}"
+                    " order by call_key, candidate, epoch"
+                ),
                 key,
             ),
             (f"select step, {_TOOL} from tool_calls {where} order by call_id, attempt", key),
@@ -230,8 +232,10 @@ async def load_transcript(db: Database, organisation_id: UUID, task_id: UUID) ->
         [
             (f"select input from tasks {where}", key),
             (
-                "select step, coalesce(text, '') as text, tool_call, tool_result from steps"
-                f" {where} and status in ('succeeded', 'cached') order by step",
+                (
+                    "select step, coalesce(text, '') as text, tool_call, tool_result from steps"
+                    f" {where} and status in ('succeeded', 'cached') order by step"
+                ),
                 key,
             ),
         ],

@@ -88,7 +88,7 @@ async def submit_task(
     task_id: UUID,
     idempotency_key: str | None,
     request_digest: str,
-    input: dict[str, Any],  # noqa: A002 - the field's name
+    input: dict[str, Any],  # noqa: A002 - the field's name on the wire
     user: str | None,
     tags: dict[str, str],
     route: str,

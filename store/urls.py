@@ -18,7 +18,7 @@ def target_database(url: str) -> str:
 
 def in_database(url: str, database: str) -> str:
     """The same server and user, another database (as a libpq connection string)."""
-    return make_conninfo(**{**conninfo_to_dict(url), "dbname": database})
+    return make_conninfo(url, dbname=database)
 
 
 def database_url(url: str) -> str:

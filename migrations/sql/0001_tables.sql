@@ -401,14 +401,17 @@ create table documents (
     foreign key (organisation_id, collection_id) references collections
 );
 
+-- A chunk is staged without its embedding, and searched once its version is the document's current
+-- one, by which time each has one.
 create table chunks (
     organisation_id uuid not null,
+    chunk_id        uuid not null default uuidv7(),
     document_id     uuid not null,
     version         int not null,
     ordinal         int not null check (ordinal >= 0),
     collection_id   uuid not null,
     text            text not null,
-    embedding       vector not null,
+    embedding       vector,
     primary key (organisation_id, document_id, version, ordinal),
     foreign key (organisation_id, document_id) references documents,
     foreign key (organisation_id, collection_id) references collections
@@ -551,6 +554,7 @@ grant select, insert, update, delete on chunks, cache_entries to overline_app;
 grant select on audit_log, audit_heads, models, deployments, prices, routes, catalogue_state
     to overline_app;
 grant execute on function ensure_partitions(int) to overline_app;
+grant select on alembic_version to overline_app, overline_reader;
 
 grant select on all tables in schema public to overline_reader;
 revoke select on api_keys from overline_reader;

@@ -356,7 +356,7 @@ begin
                        filter (where a.epoch > g.restarted_after), 0),
                    'queue_ms', (array_agg(a.queue_ms order by a.epoch desc))[1],
                    'first_token_ms', (array_agg(a.first_token_ms order by a.epoch desc))[1],
-                   'total_ms', (array_agg(a.total_ms order by a.epoch desc))[1])
+                   'duration_ms', (array_agg(a.duration_ms order by a.epoch desc))[1])
           into finished
           from generation_attempts a
          where a.organisation_id = p_organisation and a.generation_key = p_generation_key;
@@ -442,7 +442,7 @@ end $$;
 create function resolve_attempt(
     p_organisation uuid, p_generation_key text, p_epoch int, p_outcome text, p_cause text,
     p_error_code text, p_prompt int, p_cached int, p_completion int, p_source text,
-    p_queue_ms float8, p_first_token_ms float8, p_total_ms float8
+    p_queue_ms float8, p_first_token_ms float8, p_duration_ms float8
 ) returns boolean
     language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
@@ -454,7 +454,7 @@ begin
            cached_tokens = least(greatest(p_cached, 0), greatest(p_prompt, 0)),
            completion_tokens = greatest(p_completion, a.journaled_tokens),
            usage_source = p_source, queue_ms = p_queue_ms, first_token_ms = p_first_token_ms,
-           total_ms = p_total_ms, ended_at = clock_timestamp()
+           duration_ms = p_duration_ms, ended_at = clock_timestamp()
      where a.organisation_id = p_organisation and a.generation_key = p_generation_key
        and a.epoch = p_epoch and a.outcome is null;
     return found;
@@ -465,7 +465,7 @@ create function finish_attempt(
     p_organisation uuid, p_generation_key text, p_epoch int, p_seq int, p_token_ids int4[],
     p_text text, p_prompt int, p_cached int, p_completion int, p_source text,
     p_finish_reason text, p_stop_reason text, p_queue_ms float8, p_first_token_ms float8,
-    p_total_ms float8, p_outcome text, p_error_code text, p_cause text
+    p_duration_ms float8, p_outcome text, p_error_code text, p_cause text
 ) returns boolean
     language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -495,7 +495,7 @@ begin
     end if;
     perform resolve_attempt(p_organisation, p_generation_key, p_epoch, p_outcome, p_cause,
         p_error_code, p_prompt, p_cached, p_completion, p_source, p_queue_ms, p_first_token_ms,
-        p_total_ms);
+        p_duration_ms);
     -- Only success ends a generation. After a failure, or when its worker was asked to stop, the
     -- next attempt goes on; a call that is really over is closed by its settlement.
     update generations x
@@ -725,7 +725,7 @@ begin
                    h.team_id, h.key_id, t.user_id, t.tags, h.task_id, t.workflow_id, t.run_id,
                    coalesce(c.trace_id, p_trace), h.step, p_call_key, c.candidate, c.epoch,
                    c.request_id, t.route, c.model, c.model_version, c.deployment, c.replica,
-                   coalesce(c.outcome, 'interrupted'),
+                   coalesce(c.outcome, 'lost'),
                    case when input + output = ui + uc + useful_output then null
                         when not won then coalesce(c.cause,
                             case when p_winner is not null then 'fallback'
@@ -740,7 +740,7 @@ begin
                    input - cached - ui, cached - uc, output - useful_output,
                    pi, pc, po, cost, billed, cost - billed,
                    coalesce(c.usage_source, 'journal'), c.queue_ms, c.first_token_ms,
-                   c.total_ms
+                   c.duration_ms
               from charged c
             returning model_calls.billed_usd as billed, model_calls.waste_usd as waste
         )

@@ -11,8 +11,14 @@ from uuid_utils.compat import uuid7
 
 from store.catalogue import Deployment, Model, Price, Route, sync_catalogue
 from store.database import Database
-from store.journal import AttemptTimings, AttemptUsage, append_chunk, begin_attempt
-from store.journal import finish_attempt, stage_prompt
+from store.journal import (
+    AttemptTimings,
+    AttemptUsage,
+    append_chunk,
+    begin_attempt,
+    finish_attempt,
+    stage_prompt,
+)
 from store.money import Admission, admit
 from store.refusals import Refusal
 from store.tasks import submit_task

@@ -1,0 +1,59 @@
+"""Tool calls: one row per attempt, and the result on the step."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from store.database import Database
+from store.text import jsonb, storable_or_none
+
+
+async def record_tool_call(
+    db: Database,
+    *,
+    organisation_id: UUID,
+    task_id: UUID,
+    step: int,
+    call_id: str,
+    name: str,
+    attempt: int,
+    arguments: dict[str, Any],
+    result_text: str | None,
+    ok: bool,
+    error: str | None,
+    started_at: datetime,
+    ended_at: datetime,
+) -> bool:
+    """Keeps one attempt, stores its result on the step and files `tool.completed`, once.
+
+    Args:
+        result_text: what the model will read; a failure's words too.
+        error: what went wrong, in words; None when it went well.
+
+    Returns:
+        False when this attempt was recorded before; the first record stands.
+
+    Raises:
+        NotFound: the organisation has no such task.
+    """
+    rows = await db.run(
+        organisation_id,
+        "select record_tool_call(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) as recorded",
+        (
+            organisation_id,
+            task_id,
+            step,
+            call_id,
+            name,
+            attempt,
+            jsonb(arguments),
+            storable_or_none(result_text),
+            ok,
+            None if error is None else jsonb({"message": error}),
+            started_at,
+            ended_at,
+        ),
+    )
+    return bool(rows[0]["recorded"])

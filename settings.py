@@ -116,6 +116,9 @@ class Settings(BaseSettings):
         default=False, description="Put prompts and answers on spans; off by default."
     )
     log_level: str = Field(default="INFO", description="Log level of every process.")
+    metrics_host: str = Field(
+        default="127.0.0.1", description="Address a worker's Prometheus endpoint listens on."
+    )
     metrics_port: int = Field(
         default=0, description="Port of a worker's Prometheus endpoint; 0: none."
     )

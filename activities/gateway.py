@@ -9,7 +9,7 @@ from temporalio import activity
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
 from activities.pricing import models_of, worst_case_usd
-from observability.metrics import record_refusal, record_settlement
+from observability.metrics import record_refusal, record_settlement, record_task
 from observability.spans import current_trace_id
 from store import money, tasks
 from store.refusals import Refusal
@@ -101,6 +101,8 @@ class Gateway:
             ),
         )
         record_settlement(call.model, call.outcome, charge)
+        if call.finish is not None:
+            record_task(call.finish.value)
         return Charge(
             billed_usd=charge.billed_usd,
             waste_usd=charge.waste_usd,

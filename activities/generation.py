@@ -19,7 +19,7 @@ from inference.errors import EngineError, EngineUnavailable, RequestRefused
 from inference.messages import Final, GenerationRequest, Timings
 from inference.prompt import Sampling as EngineSampling
 from observability import genai
-from observability.metrics import record_generation
+from observability.metrics import record_generation, record_interruption
 from observability.spans import current_trace_id, identify, trace_carrier
 from store import journal
 from store.journal import AttemptUsage, Begun
@@ -111,14 +111,16 @@ class Generation:
                 conversation_id=str(call.task_id),
                 resumed_tokens=len(begun.generated_ids),
             )
-            identify(span, call_key=call.call_key, attempt=begun.epoch)
+            identify(span, call_key=call.call_key, epoch=begun.epoch)
             try:
                 final = await self._stream(client, self._request(call, begun), writer)
             except asyncio.CancelledError:
+                record_interruption(call.chosen.model, "cancelled")
                 await asyncio.shield(self._interrupted(call, begun, replica, writer))
                 raise
             except EngineError as error:
                 await writer.flush()
+                record_interruption(call.chosen.model, "failed")
                 genai.set_error(span, error.code)
                 raise
             usage = AttemptUsage(

@@ -28,7 +28,8 @@ from activities.router import Router
 from activities.tools import Tools
 from observability.logs import setup_logging
 from observability.metrics import start_metrics_server
-from observability.tracing import setup_tracing
+from observability.temporal import install_runtime
+from observability.tracing import Tracing, setup_tracing
 from settings import Settings, load_settings
 from store.database import Database
 from workflows.agent_task import AgentTask
@@ -107,9 +108,13 @@ async def connect(settings: Settings, **extra: Any) -> Client:
 
 async def run_worker(settings: Settings) -> None:
     """Run a worker until SIGTERM or SIGINT."""
-    tracing = setup_tracing("overline-worker", settings)
     if settings.metrics_port:
-        start_metrics_server(settings.metrics_port)
+        start_metrics_server(settings.metrics_port, settings.metrics_host)
+    with setup_tracing("overline-worker", settings) as tracing:
+        await _serve(settings, tracing)
+
+
+async def _serve(settings: Settings, tracing: Tracing) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -128,13 +133,13 @@ async def run_worker(settings: Settings) -> None:
             logger.info("worker stopping")
     finally:
         await deps.close()
-        tracing.shutdown()
 
 
 def main() -> None:
     """Entry point of the worker process."""
     settings = load_settings()
     setup_logging(settings, "overline-worker")
+    install_runtime()
     asyncio.run(run_worker(settings))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import threading
 import time
 from contextlib import aclosing
@@ -39,6 +40,10 @@ class Server:
             backend: The module `triton_python_backend_utils`.
             parameters: String parameters of config.pbtxt.
         """
+        # Stopping is Triton's business: it unloads its models when it is asked to end. A signal
+        # to the whole process group must not take the model away under it.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         self._backend = backend
         folder = Path(parameters["artefacts"])
         self._vocabulary = load_vocabulary(folder)
@@ -80,13 +85,13 @@ class Server:
             tensor = inputs.get(name)
             return None if tensor is None else tensor.as_numpy().ravel().tolist()
 
-        operation = (read("operation") or [b"generate"])[0].decode()
+        operation = (read("operation") or [b"generate"])[0].decode("utf-8", "replace")
         if operation == "generate":
             task = self._loop.create_task(self._answer(reply, request_id, read, received))
             self._running[task] = reply
             task.add_done_callback(lambda done: self._running.pop(done, None))
         elif operation == "meter":
-            wanted = (read("meter_request_id") or [b""])[0].decode()
+            wanted = (read("meter_request_id") or [b""])[0].decode("utf-8", "replace")
             reading = self._meter.read(wanted) if wanted else self._meter.totals()
             reply.send(_reading_values(reading), final=True)
         elif operation == "ping":

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Protocol
 
 import inference.repository
+from deploy.local.engine_env import site_packages
 from inference.contract import EMBED, GENERATE, config_pbtxt
-from inference.models.artefacts import scripted_spelling, write_artefacts
+from inference.models.artefacts import made_from, scripted_spelling, write_artefacts
+from inference.models.gguf import read_metadata
+from inference.models.gguf_tokenizer import spelling_of
 from inference.models.registry import Model
+from inference.models.weights import embedding_tokenizer, file_sha256, weights_path
 
 __all__ = ["prepare_model"]
 
@@ -44,6 +48,15 @@ def prepare_model(
     parameters = {"engine": model.engine, "artefacts": str(artefacts)}
     if model.engine == "scripted":
         write_artefacts(artefacts, model, scripted_spelling())
+    else:
+        packages = site_packages(place.engine_env)
+        weights = weights_path(model.name, packages, artefacts)
+        parameters["weights"] = str(weights)
+        if model.engine == "onnx":
+            parameters["tokenizer"] = str(embedding_tokenizer(packages))
+            parameters["window"] = str(model.context_window)
+        else:
+            _spell(model, artefacts, weights, say)
     contract = EMBED if model.kind == "embed" else GENERATE
     if contract is GENERATE:
         parameters["meter_dir"] = str(place.meter / model.name)
@@ -52,3 +65,12 @@ def prepare_model(
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(config_pbtxt(model.triton_model, contract, parameters))
     shutil.copy2(_DOORS / contract.kind / "model.py", folder / "1" / "model.py")
+
+
+def _spell(model: Model, artefacts: Path, weights: Path, say: Callable[[str], None]) -> None:
+    """Build the tokenizer from the weights, unless it was built from these already."""
+    source = file_sha256(weights)
+    if made_from(artefacts, source, model):
+        return
+    say(f"triton: building the tokenizer of {model.name}")
+    write_artefacts(artefacts, model, spelling_of(read_metadata(weights), source))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from inference.engines.base import Engine
@@ -25,4 +26,14 @@ def load_engine(parameters: dict[str, str], vocabulary: Vocabulary) -> Engine:
         from inference.engines.scripted import ScriptedEngine
 
         return ScriptedEngine(vocabulary, Path(parameters["meter_dir"]))
+    if name == "llama_cpp":
+        from inference.engines.llama_cpp import LlamaCppEngine, LlamaSettings
+
+        settings = LlamaSettings(
+            weights=parameters["weights"],
+            slots=int(parameters.get("slots", "4")),
+            threads=int(parameters.get("threads", "0")),
+            adapters=json.loads(parameters.get("adapters", "{}")),
+        )
+        return LlamaCppEngine(vocabulary, settings)
     raise ValueError(f"unknown engine {name!r}")

@@ -34,6 +34,7 @@ class Spelling:
         bos_id: Id that must begin a prompt, or None.
         chat_template: Jinja text.
         source: SHA-256 of the file it was made from.
+        stops: Strings a generation under that template must stop at.
     """
 
     tokenizer: str
@@ -42,6 +43,7 @@ class Spelling:
     bos_id: int | None
     chat_template: str
     source: str
+    stops: tuple[str, ...] = ()
 
 
 def scripted_spelling() -> Spelling:
@@ -69,6 +71,7 @@ def write_artefacts(folder: Path, model: Model, spelling: Spelling) -> None:
         "context_window": model.context_window,
         "eos_ids": sorted(spelling.eos_ids),
         "bos_id": spelling.bos_id,
+        "stops": list(spelling.stops),
         "source": spelling.source,
     }
     _write(folder / "tokenizer.json", spelling.tokenizer)

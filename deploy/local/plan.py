@@ -75,6 +75,8 @@ class Plan:
         wanted = dict(DEFAULT_PORTS)
         if "api_port" in given.model_fields_set:
             wanted["api"] = given.api_port
+            if given.api_port == 0:  # asks for free ports: then for every part
+                wanted = dict.fromkeys(DEFAULT_PORTS, 0)
             if given.api_port and not is_free(given.api_port, given.api_host):
                 raise StackError(
                     f"Port {given.api_port}, which OVERLINE_API_PORT asks for, is taken. "

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.local.postgres import PostgresServer
+from tests.integration.running import RunningStack
+
+_MODELS = "scripted,smollm2-135m-instruct,all-minilm-l6-v2"
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +27,43 @@ def postgres_server(short_folder: Path) -> Iterator[PostgresServer]:
     """A PostgreSQL 18 with pgvector of the session's own; `admin_url` is its superuser's."""
     with PostgresServer(short_folder / "pg") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def stack(short_folder: Path) -> Iterator[RunningStack]:
+    """The whole embedded stack, one a session, with the scripted and two real models."""
+    running = RunningStack(short_folder / "stack", {"OVERLINE_MODELS": _MODELS})
+    yield from _run(running)
+
+
+@pytest.fixture
+def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunningStack]]:
+    """Makes stacks for tests that break them; ended afterwards. Not started: call `up`."""
+    made: list[RunningStack] = []
+    with tempfile.TemporaryDirectory(prefix="overline-") as folder:
+
+        def make(**variables: str) -> RunningStack:
+            wanted = {"OVERLINE_MODELS": "scripted", "OVERLINE_WORKERS": "1", **variables}
+            made.append(RunningStack(Path(folder) / f"s{len(made)}", wanted))
+            return made[-1]
+
+        yield make
+        for running in made:
+            running.overline("down")
+            _assert_nothing_left(running)
+
+
+def _run(running: RunningStack) -> Iterator[RunningStack]:
+    try:
+        running.up()
+        yield running
+    finally:
+        running.overline("down")
+    _assert_nothing_left(running)
+
+
+def _assert_nothing_left(running: RunningStack) -> None:
+    deadline = time.monotonic() + 10
+    while (left := running.processes()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left, f"still running after `down`: {left}"

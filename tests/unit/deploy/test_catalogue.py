@@ -22,7 +22,9 @@ def test_served_models_with_prices_and_replicas(tmp_path: Path) -> None:
     assert [(model.name, model.tokenizer_version) for model in models] == [("scripted", "abc")]
     assert deployments[0].urls == ("a:1", "b:1")
     assert prices[0].output_usd_per_million == MODELS["scripted"].price.output_usd_per_million
-    assert {candidate.model for route in routes for candidate in route.candidates} == {"scripted"}
+    assert {candidate["model"] for route in routes for candidate in route.candidates} == {
+        "scripted"
+    }
 
 
 def test_an_unregistered_model_is_refused_with_the_known_ones(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from deploy.local.errors import StackError
 from deploy.local.home import Home
 from deploy.local.plan import Plan
+from deploy.local.ports import DEFAULT_PORTS
 from settings import Settings
 
 
@@ -61,6 +62,13 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(
         monkeypatch.setenv("OVERLINE_API_PORT", str(server.getsockname()[1]))
         with pytest.raises(StackError, match="OVERLINE_API_PORT"):
             Plan.make(home)
+
+
+def test_port_0_gives_every_part_a_free_port(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERLINE_API_PORT", "0")
+    plan = Plan.make(home)
+    assert not set(plan.ports.values()) & set(DEFAULT_PORTS.values())
+    assert plan.variables()["OVERLINE_API_PORT"] == str(plan.ports["api"]) != "0"
 
 
 def test_every_process_reads_the_written_settings(

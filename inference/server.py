@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import signal
 import threading
 import time
 from contextlib import aclosing
@@ -40,10 +38,6 @@ class Server:
             backend: The module `triton_python_backend_utils`.
             parameters: String parameters of config.pbtxt.
         """
-        # Stopping is Triton's business: it unloads its models when it is asked to end. A signal
-        # to the whole process group must not take the model away under it.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
         self._backend = backend
         folder = Path(parameters["artefacts"])
         self._vocabulary = load_vocabulary(folder)
@@ -145,9 +139,3 @@ def _reading_values(reading: Reading | None) -> dict[str, Any]:
         "cached_tokens": reading.cached_tokens,
         "completion_tokens": reading.completion_tokens,
     }
-
-
-def string_parameters(model_config: str) -> dict[str, str]:
-    """The string parameters of a model configuration given as JSON."""
-    parameters = json.loads(model_config).get("parameters", {})
-    return {name: value["string_value"] for name, value in parameters.items()}

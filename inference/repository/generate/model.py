@@ -10,7 +10,8 @@ import triton_python_backend_utils as backend
 # repository this file lies in.
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "code"))
 
-from inference.server import Server, string_parameters
+from inference.door import ignore_stop_signals, string_parameters
+from inference.server import Server
 
 
 class TritonPythonModel:
@@ -18,6 +19,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Loads the model."""
+        ignore_stop_signals()
         self._server = Server(backend, string_parameters(args["model_config"]))
 
     def execute(self, requests: list[Any]) -> None:

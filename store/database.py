@@ -28,7 +28,7 @@ class TenantConnection:
     async def execute(self, sql: str, params: Params = ()) -> list[Row]:
         """Runs one statement (one round trip) and returns its rows."""
         self._database.round_trips += 1
-        cursor = await self._connection.execute(sql, params)
+        cursor = await self._connection.execute(sql, params or None)
         return await _rows(cursor)
 
 
@@ -113,7 +113,7 @@ class Database:
         self.round_trips += 1
         try:
             async with self._pool.connection() as connection:
-                cursor = await connection.execute(sql, params)
+                cursor = await connection.execute(sql, params or None)
                 return await _rows(cursor)
         except psycopg.Error as error:
             raise translate(error) from error
@@ -129,7 +129,7 @@ class Database:
         try:
             async with self._pool.connection() as connection:
                 async with connection.pipeline():
-                    cursors = [await connection.execute(sql, params) for sql, params in statements]
+                    cursors = [await connection.execute(sql, params or None) for sql, params in statements]
                 return [await _rows(cursor) for cursor in cursors]
         except psycopg.Error as error:
             raise translate(error) from error

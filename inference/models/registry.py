@@ -139,7 +139,7 @@ DEFAULT_MODELS: tuple[str, ...] = tuple(m.name for m in MODELS.values() if m.def
 
 ROUTES: tuple[Route, ...] = (
     Route(
-        name="auto",
+        name="default",
         description="A conversational model first; the larger base model when it is down.",
         candidates=(
             {"model": "smollm2-135m-instruct", "when": {"max_prompt_tokens": 4096}},

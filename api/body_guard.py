@@ -1,12 +1,14 @@
 """What is refused before any route sees it: bodies too large, not JSON, or not storable as text.
 
-A body is read up to the limit and no further. NUL characters and lone surrogates are valid JSON
+A body is kept up to the limit and no further. NUL characters and lone surrogates are valid JSON
 escapes that Postgres and UTF-8 cannot hold; they are refused here once, with a pointer to the
 field, so that no later layer meets them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import math
 from collections.abc import Iterator
@@ -22,6 +24,8 @@ from workflows import errors
 __all__ = ["BodyGuard", "field_problems_of"]
 
 _MAX_DEPTH = 64
+_MAX_DISCARDED_BYTES = 64 * 1024 * 1024
+_MAX_DISCARD_S = 5.0
 
 
 class BodyGuard:
@@ -57,6 +61,7 @@ class BodyGuard:
         headers = Headers(scope=scope)
         body = await self._read(headers, receive)
         if body is None:
+            await _discard(receive)
             await problem_response(
                 request_id,
                 errors.RequestTooLarge,
@@ -96,6 +101,21 @@ class BodyGuard:
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
+
+
+async def _discard(receive: Receive) -> None:
+    """Read what is still coming, within limits, and keep nothing of it.
+
+    A connection closed with data unread is reset, and the client never sees the answer.
+    """
+    left = _MAX_DISCARDED_BYTES
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_MAX_DISCARD_S):
+            while left > 0:
+                message = await receive()
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
+                left -= len(message.get("body", b""))
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -63,7 +63,7 @@ def show_result(api: ApiClient, task: UUID | str, *, as_json: bool) -> bool:
     """Show a finished task's answer and steps; return whether it succeeded."""
     result: dict[str, Any] = api.get(f"/v1/tasks/{task}")
     steps: dict[str, Any] = api.get(f"/v1/tasks/{task}/steps")
-    succeeded = result["status"] == "succeeded"
+    succeeded = bool(result["status"] == "succeeded")
     if as_json:
         print_json({**result, "step_list": steps["steps"]})
         return succeeded

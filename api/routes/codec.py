@@ -27,7 +27,7 @@ from api.openapi import answers
 from api.parts import Parts
 from api.problems import ProblemError, invalid, unauthenticated
 from settings import Settings
-from store import retrieval, tasks
+from store import audit, retrieval, tasks
 from store.identity import Principal
 from workflows import errors
 from workflows.codec import ENCODING, EncryptionCodec, KeyRing, PayloadRefused
@@ -77,9 +77,19 @@ PartsOf = Annotated[Parts, Depends(parts_of)]
 )
 async def decode(caller: CodecCaller, parts: PartsOf, body: Body) -> Payloads:
     """Decrypt payloads. One of another tenant, or of none, makes the whole request a 403."""
-    protos = _parse(body)
-    await _require_own(parts, caller, protos)
-    return _render([_decrypt(parts.settings, proto) for proto in protos])
+    codec, protos = _codec(parts.settings), _parse(body)
+    workflows = await _require_own(parts, caller, protos)
+    clear = [_decrypt(codec, proto) for proto in protos]
+    for workflow_id in sorted(workflows):
+        await audit.append(
+            parts.database,
+            caller.organisation_id,
+            actor=caller.key_prefix,
+            action="payload.decoded",
+            subject=workflow_id,
+            detail={"payloads": len(protos)},
+        )
+    return _render(clear)
 
 
 @router.post(
@@ -107,9 +117,10 @@ async def decode_for_web_ui(capability: str, parts: PartsOf, body: Body) -> Payl
     has it already.
     """
     _require_capability(parts.settings, capability)
+    codec = _codec(parts.settings)
     return _render(
         [
-            _decrypt(parts.settings, proto) if proto.metadata.get("encoding") == ENCODING else proto
+            _decrypt(codec, proto) if proto.metadata.get("encoding") == ENCODING else proto
             for proto in _parse(body)
         ]
     )
@@ -161,9 +172,9 @@ def _codec(settings: Settings) -> EncryptionCodec:
     return EncryptionCodec(ring, settings.temporal_namespace)
 
 
-def _decrypt(settings: Settings, proto: ProtoPayload) -> ProtoPayload:
+def _decrypt(codec: EncryptionCodec, proto: ProtoPayload) -> ProtoPayload:
     try:
-        return _codec(settings).decrypt(proto)
+        return codec.decrypt(proto)
     except PayloadRefused:
         raise ProblemError(
             errors.InvalidRequest,
@@ -191,8 +202,14 @@ def _render(protos: Sequence[ProtoPayload]) -> Payloads:
 _WORKFLOW = re.compile(r"(task|ingest)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-\d+)?")
 
 
-async def _require_own(parts: Parts, caller: Principal, protos: Sequence[ProtoPayload]) -> None:
-    """Refuse payloads of workflows that are not the caller's organisation's."""
+async def _require_own(parts: Parts, caller: Principal, protos: Sequence[ProtoPayload]) -> set[str]:
+    """Return the payloads' workflows, all of which must be the caller's organisation's.
+
+    What a payload says of its workflow is true if it decrypts: the id is bound to the ciphertext.
+
+    Raises:
+        ProblemError: One is not (403).
+    """
     workflows = {
         proto.metadata.get("workflow-id", b"").decode(errors="replace") for proto in protos
     }
@@ -200,6 +217,7 @@ async def _require_own(parts: Parts, caller: Principal, protos: Sequence[ProtoPa
         match = _WORKFLOW.fullmatch(workflow_id)
         if match is None or not await _owns(parts, caller, match[1], UUID(match[2])):
             raise ProblemError(errors.Forbidden, "A payload belongs to no workflow of yours.")
+    return workflows
 
 
 async def _owns(parts: Parts, caller: Principal, kind: str, subject: UUID) -> bool:

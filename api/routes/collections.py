@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Response
@@ -251,7 +251,7 @@ def _collection(item: retrieval.Collection) -> Collection:
     )
 
 
-def _document(item: Any) -> Document:
+def _document(item: retrieval.Document) -> Document:
     return Document(
         id=item.id,
         collection_id=item.collection_id,

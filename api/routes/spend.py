@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from decimal import Decimal
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
@@ -19,8 +20,6 @@ from store import spend
 __all__ = ["router"]
 
 router = APIRouter(tags=["spend"])
-
-GroupBy = Literal["organisation", "team", "key", "user", "tag", "model", "task", "step", "day"]
 
 _DEFAULT_DAYS = 30
 _LONGEST_DAYS = 400
@@ -52,7 +51,7 @@ class Spend(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    group_by: GroupBy = Field(description="What a line is about.")
+    group_by: spend.GroupBy = Field(description="What a line is about.")
     since: datetime = Field(description="From this moment on, RFC 3339 in UTC.")
     until: datetime = Field(description="Up to but not including this moment, RFC 3339 in UTC.")
     lines: tuple[SpendLine, ...] = Field(description="The lines; at most 1,000.")
@@ -66,7 +65,7 @@ class Spend(BaseModel):
 async def get_spend(
     caller: SpendCaller,
     parts: Annotated[Parts, Depends(parts_of)],
-    group_by: Annotated[GroupBy, Query(description="What to add up by.")] = "model",
+    group_by: Annotated[spend.GroupBy, Query(description="What to add up by.")] = "model",
     since: Annotated[
         AwareDatetime | None, Query(description="RFC 3339; default: 30 days before `until`.")
     ] = None,
@@ -76,6 +75,9 @@ async def get_spend(
     task: Annotated[UUID | None, Query(description="Only this task.")] = None,
     model: Annotated[
         str | None, Query(min_length=1, max_length=128, description="Only this model.")
+    ] = None,
+    route: Annotated[
+        str | None, Query(min_length=1, max_length=128, description="Only this route.")
     ] = None,
     user: Annotated[
         str | None, Query(min_length=1, max_length=200, description="Only this end user.")
@@ -89,7 +91,14 @@ async def get_spend(
     if end - start > timedelta(days=_LONGEST_DAYS):
         detail = f"At most {_LONGEST_DAYS} days before `until`."
         raise invalid("/since", "too_small", detail, where="query")
-    filters = {"team": team, "key": key, "task": task, "model": model, "user": user}
+    filters = {
+        "team": team,
+        "key": key,
+        "task": task,
+        "model": model,
+        "route": route,
+        "user": user,
+    }
     rows = await spend.query(
         parts.database,
         caller.organisation_id,
@@ -104,7 +113,5 @@ async def get_spend(
         since=start,
         until=end,
         lines=lines,
-        billed_usd=sum((line.billed_usd for line in lines), start=lines[0].billed_usd * 0)
-        if lines
-        else 0,
+        billed_usd=sum((line.billed_usd for line in lines), start=Decimal(0)),
     )

@@ -1,0 +1,162 @@
+"""One tenant never sees another's anything, and a key is all that counts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+import pytest
+from uuid_utils.compat import uuid7
+
+from store.database import Database
+from store.provision import create_key, set_key_enabled
+from tests.integration.api.conftest import Tenant, make_tenant
+from tests.integration.api.played import PlayedTask
+
+
+async def _same_as_random(
+    api: httpx2.AsyncClient, tenant: Tenant, method: str, path: str, theirs: Any, **request: Any
+) -> None:
+    answers = []
+    for identifier in (theirs, uuid7()):
+        response = await api.request(
+            method, path.format(id=identifier), headers=tenant.headers, **request
+        )
+        facts = response.json() | {"request_id": ""}
+        answers.append((response.status_code, facts))
+    assert answers[0] == answers[1], path
+    assert answers[0][0] == 404, path
+
+
+async def test_another_tenants_ids_are_like_random_ones(
+    api: httpx2.AsyncClient, db: Database, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    """Every route of the OpenAPI document that takes an id."""
+    task = await (await PlayedTask(db, tenant).accept()).begin()
+    collection = (
+        await api.post("/v1/collections", json={"name": "c"}, headers=tenant.headers)
+    ).json()
+    sent = await api.post(
+        f"/v1/collections/{collection['id']}/documents",
+        json={"external_id": "d", "text": "t"},
+        headers=tenant.headers,
+    )
+    document = sent.json()
+    new = {"external_id": "e", "text": "u"}
+    checks: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {
+        ("get", "/v1/tasks/{task_id}"): ("/v1/tasks/{id}", task.id, {}),
+        ("get", "/v1/tasks/{task_id}/steps"): ("/v1/tasks/{id}/steps", task.id, {}),
+        ("get", "/v1/tasks/{task_id}/events"): ("/v1/tasks/{id}/events", task.id, {}),
+        ("post", "/v1/tasks/{task_id}/cancel"): ("/v1/tasks/{id}/cancel", task.id, {}),
+        ("get", "/v1/collections/{collection}"): ("/v1/collections/{id}", collection["id"], {}),
+        ("post", "/v1/collections/{collection}/documents"): (
+            "/v1/collections/{id}/documents",
+            collection["id"],
+            {"json": new},
+        ),
+        ("get", "/v1/collections/{collection}/documents/{document_id}"): (
+            f"/v1/collections/{{id}}/documents/{document['id']}",
+            collection["id"],
+            {},
+        ),
+    }
+    described = (await api.get("/openapi.json")).json()["paths"]
+    with_ids = {
+        (verb, path)
+        for path, verbs in described.items()
+        for verb in verbs
+        if "{" in path and not path.startswith("/codec")
+    }
+    assert with_ids == set(checks)
+    for (verb, _), (path, theirs, request) in checks.items():
+        await _same_as_random(api, other_tenant, verb.upper(), path, theirs, **request)
+
+    # In a collection of one's own, too, another's document is not there.
+    await api.post("/v1/collections", json={"name": "own"}, headers=other_tenant.headers)
+    await _same_as_random(
+        api, other_tenant, "GET", "/v1/collections/own/documents/{id}", document["id"]
+    )
+
+
+async def test_lists_and_sums_hold_only_ones_own(
+    api: httpx2.AsyncClient, db: Database, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    task = await (await PlayedTask(db, tenant).accept()).begin()
+    await task.say("x")
+    await task.end()
+    mine = (await api.get("/v1/tasks", headers=tenant.headers)).json()["tasks"]
+    theirs = (await api.get("/v1/tasks", headers=other_tenant.headers)).json()["tasks"]
+    assert [item["id"] for item in mine] == [str(task.id)]
+    assert theirs == []
+    for owner, calls in ((tenant, 1), (other_tenant, 0)):
+        spent = (await api.get("/v1/spend", headers=owner.headers)).json()
+        assert sum(line["calls"] for line in spent["lines"]) == calls
+
+
+TOKENS = [
+    None,
+    "",
+    "Bearer",
+    "Basic b2w6eA==",
+    "Bearer ol_",
+    "Bearer not-a-key",
+    f"Bearer ol_{'0' * 32}_{'A' * 43}",
+]
+
+
+@pytest.mark.parametrize("header", TOKENS)
+async def test_no_key_or_an_unknown_one_is_a_401(
+    api: httpx2.AsyncClient, header: str | None
+) -> None:
+    headers = {} if header is None else {"Authorization": header}
+    for method, path in (("GET", "/v1/tasks"), ("POST", "/v1/tasks"), ("GET", "/v1/spend")):
+        response = await api.request(method, path, headers=headers)
+        assert response.status_code == 401
+        assert response.json()["code"] == "OVL-2001"
+        assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_every_character_of_a_token_counts(api: httpx2.AsyncClient, tenant: Tenant) -> None:
+    token = tenant.token
+    assert (await api.get("/v1/tasks", headers=tenant.headers)).status_code == 200
+    for place in (3, 20, 36, 40, len(token) - 2):
+        other = "0" if token[place] != "0" else "1"
+        forged = token[:place] + other + token[place + 1 :]
+        for bad in (forged, token[:place], token + "A"):
+            response = await api.get("/v1/tasks", headers={"Authorization": f"Bearer {bad}"})
+            assert response.status_code == 401
+
+
+async def test_a_key_switched_off_stops_at_once(
+    api: httpx2.AsyncClient, admin_url: str, tenant: Tenant
+) -> None:
+    assert (await api.get("/v1/tasks", headers=tenant.headers)).status_code == 200
+    set_key_enabled(admin_url, tenant.organisation_id, tenant.key_id, enabled=False)
+    off = await api.get("/v1/tasks", headers=tenant.headers)
+    set_key_enabled(admin_url, tenant.organisation_id, tenant.key_id, enabled=True)
+    on = await api.get("/v1/tasks", headers=tenant.headers)
+    assert (off.status_code, on.status_code) == (401, 200)
+    expired = create_key(
+        admin_url,
+        tenant.organisation_id,
+        tenant.team_id,
+        "old",
+        expires_at=datetime.now(UTC) - timedelta(seconds=1),
+    )
+    response = await api.get("/v1/tasks", headers={"Authorization": f"Bearer {expired.token}"})
+    assert response.status_code == 401
+
+
+async def test_a_key_does_only_what_its_scopes_say(api: httpx2.AsyncClient, admin_url: str) -> None:
+    """Every operation of the document, with a key of one scope that it does not need."""
+    keys = {scope: make_tenant(admin_url, scopes=(scope,)) for scope in ("tasks", "spend")}
+    described = (await api.get("/openapi.json")).json()["paths"]
+    for path, verbs in described.items():
+        for verb, operation in verbs.items():
+            if not operation.get("security"):
+                continue
+            key = keys["spend" if "/tasks" in path else "tasks"]
+            url = path.replace("{task_id}", str(uuid7())).replace("{document_id}", str(uuid7()))
+            response = await api.request(verb.upper(), url, headers=key.headers)
+            assert (response.status_code, response.json()["code"]) == (403, "OVL-2003"), url

@@ -1,6 +1,7 @@
 """The application factory.
 
 Edge          request id, log line, metric, last net        api/edge.py
+CodecOrigin   the one web page that may read payloads       api/codec_origin.py
 BodyGuard     what no route should ever see                 api/body_guard.py
 routes        one module a resource                         api/routes/
 Parts         what stands behind, opened when it is there   api/parts.py
@@ -16,6 +17,7 @@ from fastapi import FastAPI
 from temporalio.client import Plugin
 
 from api.body_guard import BodyGuard
+from api.codec_origin import CodecOrigin
 from api.edge import Edge
 from api.error_handlers import add_error_handlers
 from api.openapi import describe, version
@@ -85,6 +87,7 @@ def create_app(
     add_error_handlers(app)
     # The last one added is the outermost.
     app.add_middleware(BodyGuard, max_bytes=effective.max_request_bytes)
+    app.add_middleware(CodecOrigin, ui_url=effective.temporal_ui_url)
     app.add_middleware(Edge)
 
     def openapi() -> dict[str, Any]:

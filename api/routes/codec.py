@@ -3,7 +3,7 @@
 Two doors. With an API key: only payloads of the caller's own tasks and documents; the workflow a
 payload belongs to is authenticated by its encryption, so it cannot be claimed. With the capability
 token in the path: the operator's Web UI, which cannot send a key; it reads every payload of this
-stack. Answers carry CORS headers for the Web UI's origin and for no other.
+stack.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import logging
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from temporalio.api.common.v1 import Payload as ProtoPayload
 
 from api.authentication import CodecCaller, parts_of
@@ -37,15 +36,19 @@ __all__ = ["router"]
 log = logging.getLogger("overline.api")
 
 
+# Protobuf's own parser passes over characters that are not base64.
+Base64 = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/_-]*={0,2}$")]
+
+
 class Payload(BaseModel):
     """One Temporal payload in the JSON form of protocol buffers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    metadata: dict[str, str] = Field(
+    metadata: dict[str, Base64] = Field(
         default_factory=dict, max_length=50, description="Metadata by name; values in base64."
     )
-    data: str = Field(default="", description="The data, in base64.")
+    data: Base64 = Field(default="", description="The data, in base64.")
 
 
 class Payloads(BaseModel):
@@ -58,12 +61,7 @@ class Payloads(BaseModel):
     )
 
 
-def _browser(request: Request, response: Response) -> None:
-    """Dependency: let the Web UI's pages read the answer."""
-    response.headers.update(_cors(request))
-
-
-router = APIRouter(tags=["codec"], dependencies=[Depends(_browser)])
+router = APIRouter(tags=["codec"])
 
 Body = Annotated[Payloads, Depends(json_body(Payloads))]
 PartsOf = Annotated[Parts, Depends(parts_of)]
@@ -137,26 +135,6 @@ async def encode_for_web_ui(capability: str, parts: PartsOf, body: Body) -> Payl
     _require_capability(parts.settings, capability)
     codec = _codec(parts.settings)
     return _render([codec.encrypt(proto) for proto in _parse(body)])
-
-
-@router.options("/codec/{path:path}", include_in_schema=False)
-async def preflight(request: Request) -> Response:
-    """Answer a browser's question before it sends payloads."""
-    headers = _cors(request)
-    if headers:
-        headers["Access-Control-Allow-Methods"] = "POST, OPTIONS"
-        headers["Access-Control-Allow-Headers"] = "Authorization, Content-Type, X-Namespace"
-        headers["Access-Control-Max-Age"] = "600"
-    return Response(status_code=204, headers=headers)
-
-
-def _cors(request: Request) -> dict[str, str]:
-    settings = parts_of(request).settings
-    ui = urlsplit(settings.temporal_ui_url)
-    headers = {"Vary": "Origin"}
-    if request.headers.get("origin") == f"{ui.scheme}://{ui.netloc}":
-        headers["Access-Control-Allow-Origin"] = f"{ui.scheme}://{ui.netloc}"
-    return headers
 
 
 def _require_capability(settings: Settings, given: str) -> None:

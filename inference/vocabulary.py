@@ -52,6 +52,8 @@ def load_vocabulary(folder: Path) -> Vocabulary:
         spell = _byte_level_speller()
     elif spelling == "byte_fallback":
         spell = _byte_fallback_speller
+    elif spelling == "wordpiece":
+        spell = _wordpiece_speller
     else:
         raise ValueError(f"unknown token spelling {spelling!r} in {folder}")
     by_id = {i: spell(piece) for piece, i in tokenizer["model"]["vocab"].items()}
@@ -88,6 +90,10 @@ def _byte_level_speller() -> Any:
             return piece.encode()
 
     return spell
+
+
+def _wordpiece_speller(piece: str) -> bytes:
+    return (piece[2:] if piece.startswith("##") else f" {piece}").encode()
 
 
 def _byte_fallback_speller(piece: str) -> bytes:

@@ -10,7 +10,12 @@ from typing import Protocol
 import inference.repository
 from deploy.local.engine_env import site_packages
 from inference.contract import EMBED, GENERATE, config_pbtxt
-from inference.models.artefacts import made_from, scripted_spelling, write_artefacts
+from inference.models.artefacts import (
+    made_from,
+    scripted_spelling,
+    wordpiece_spelling,
+    write_artefacts,
+)
 from inference.models.gguf import read_metadata
 from inference.models.gguf_tokenizer import spelling_of
 from inference.models.registry import Model
@@ -53,7 +58,9 @@ def prepare_model(
         weights = weights_path(model.name, packages, artefacts)
         parameters["weights"] = str(weights)
         if model.engine == "onnx":
-            parameters["tokenizer"] = str(embedding_tokenizer(packages))
+            tokenizer = embedding_tokenizer(packages)
+            write_artefacts(artefacts, model, wordpiece_spelling(tokenizer))
+            parameters["tokenizer"] = str(tokenizer)
             parameters["window"] = str(model.context_window)
         else:
             _spell(model, artefacts, weights, say)

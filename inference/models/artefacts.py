@@ -29,7 +29,7 @@ class Spelling:
 
     Attributes:
         tokenizer: Text of tokenizer.json.
-        spelling: "byte_level" or "byte_fallback"; see `inference.vocabulary`.
+        spelling: "byte_level", "byte_fallback" or "wordpiece"; see `inference.vocabulary`.
         eos_ids: Ids that end a text.
         bos_id: Id that must begin a prompt, or None.
         chat_template: Jinja text.
@@ -56,6 +56,22 @@ def scripted_spelling() -> Spelling:
         bos_id=None,
         chat_template=byte_tokenizer.CHAT_TEMPLATE,
         source=hashlib.sha256(text.encode()).hexdigest(),
+    )
+
+
+def wordpiece_spelling(path: Path) -> Spelling:
+    """That of an embedding model, from its own tokenizer.json; for counting, not for generating."""
+    raw = path.read_text("utf-8")
+    tokenizer = json.loads(raw)
+    # The file cuts and pads to 128 tokens by itself, and then every count would be 128.
+    tokenizer["truncation"] = tokenizer["padding"] = None
+    return Spelling(
+        tokenizer=json.dumps(tokenizer),
+        spelling="wordpiece",
+        eos_ids=(),
+        bos_id=None,
+        chat_template="",
+        source=hashlib.sha256(raw.encode()).hexdigest(),
     )
 
 

@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from inference.errors import EngineError
 from inference.errors import RequestRefused as EngineRefused
-from store.errors import DatabaseUnavailable
+from store.errors import DatabaseUnavailable, StoreError
 from workflows.errors import (
     DatabaseDown,
     EngineDown,
@@ -43,6 +43,9 @@ def typed_failures(run: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             raise _failure(error) from error
         except DatabaseUnavailable as error:
             raise _failure(DatabaseDown("Postgres cannot be reached")) from error
+        except StoreError as error:
+            # Fenced, settled, not admitted: another try of this attempt would meet the same.
+            raise ApplicationError(str(error), type=Internal.type(), non_retryable=True) from error
         except EngineRefused as error:
             raise _failure(RequestRefused(str(error))) from error
         except EngineError as error:

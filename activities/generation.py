@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterator
 
 from temporalio import activity
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
-from activities.journaling import Ended, JournalWriter, fenced
+from activities.journaling import Ended, JournalWriter
 from activities.lost_attempts import LostAttempts, reading_after_end
-from activities.toolbox import choice_schema, parse_choice
+from activities.toolbox import choice_grammar, parse_choice
 from inference.client import TritonClient
 from inference.errors import EngineError, EngineUnavailable, RequestRefused
 from inference.messages import Final, GenerationRequest, Timings
@@ -78,17 +77,14 @@ class Generation:
                     raise
                 # The engine cannot take up the state that the journal ends in: begin again, and
                 # say so, to the reader of the stream and in the ledger.
-                if not await journal.restart(
+                fresh = await journal.restart(
                     self._deps.db,
                     organisation_id=call.tenant.organisation_id,
                     generation_key=call.generation_key,
                     epoch=begun.epoch,
                     reason=error.code,
-                ):
-                    raise fenced() from error
-                return await self._run(
-                    call, dataclasses.replace(begun, generated_ids=[], text=""), replica
                 )
+                return await self._run(call, fresh, replica)
 
     @activity.defn(name="generation.account")
     @typed_failures
@@ -120,6 +116,8 @@ class Generation:
                 raise
             except EngineError as error:
                 await writer.flush()
+                if isinstance(error, RequestRefused) and error.code != "cannot_resume":
+                    await self._refused(call, begun, error)
                 record_interruption(call.chosen.model, "failed")
                 genai.set_error(span, error.code)
                 raise
@@ -178,6 +176,20 @@ class Generation:
         )
         await writer.cancelled(reading)
 
+    async def _refused(self, call: GenerateInput, begun: Begun, error: RequestRefused) -> None:
+        """Say that the engine did nothing for this attempt, so that nobody has to ask it."""
+        await journal.resolve_attempt(
+            self._deps.db,
+            organisation_id=call.tenant.organisation_id,
+            generation_key=call.generation_key,
+            epoch=begun.epoch,
+            usage=AttemptUsage(
+                prompt_tokens=0, cached_tokens=0, completion_tokens=0, source="engine"
+            ),
+            outcome="failed",
+            error_code=error.code,
+        )
+
     def _request(self, call: GenerateInput, begun: Begun) -> GenerationRequest:
         sampling, choosing = call.sampling, call.turn.purpose == "tool_call"
         return GenerationRequest(
@@ -198,8 +210,8 @@ class Generation:
                 stop=() if choosing else sampling.stop,
                 ignore_eos=False if choosing else sampling.ignore_eos,
             ),
-            json_schema=(
-                choice_schema(call.turn.tools, may_answer=call.turn.may_answer)
+            grammar=(
+                choice_grammar(call.turn.tools, may_answer=call.turn.may_answer)
                 if choosing
                 else None
             ),

@@ -13,16 +13,15 @@ from types import TracebackType
 from typing import Self
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from inference.messages import MeterReading, Timings
 from store import journal
 from store.database import Database
-from store.errors import DatabaseUnavailable
+from store.errors import DatabaseUnavailable, Fenced
 from store.journal import AttemptTimings, AttemptUsage, Begun
 from workflows.contracts import GenerateInput
 
-__all__ = ["Ended", "JournalWriter", "fenced"]
+__all__ = ["Ended", "JournalWriter"]
 
 FIRST_FLUSH_SECONDS = 0.015
 FLUSH_SECONDS = 0.1
@@ -88,7 +87,7 @@ class JournalWriter:
         """Take tokens that arrived; they are written soon.
 
         Raises:
-            ApplicationError: A newer attempt has taken over; this one must stop.
+            Fenced: A newer attempt has taken over; this one must stop.
         """
         if self._pump is not None and self._pump.done() and not self._pump.cancelled():
             self._pump.result()
@@ -116,7 +115,7 @@ class JournalWriter:
 
         Raises:
             DatabaseUnavailable: Postgres stayed away for too long.
-            ApplicationError: A newer attempt has taken over.
+            Fenced: A newer attempt has taken over.
         """
         waited = 0.0
         while True:
@@ -148,7 +147,7 @@ class JournalWriter:
                 waited += OUTAGE_RETRY_SECONDS
                 await asyncio.sleep(OUTAGE_RETRY_SECONDS)
         if not kept:
-            raise fenced()
+            raise Fenced("a newer attempt has taken over this generation")
         return Ended(
             text=self._before.text + self._made_text,
             completion_tokens=len(self._before.generated_ids) + len(self._made),
@@ -215,13 +214,8 @@ class JournalWriter:
                 text=text,
             )
             if not kept:
-                raise fenced()
+                raise Fenced("a newer attempt has taken over this generation")
             self._unsure = None
             self._sequence += 1
             if not self._ids:
                 self._arrived.clear()
-
-
-def fenced() -> ApplicationError:
-    """Return the error of an attempt that must not write any more."""
-    return ApplicationError("a newer attempt has taken over this generation", type="Fenced")

@@ -61,7 +61,7 @@ def choose(catalogue: Catalogue, call: DecideInput) -> Decision:
         NotFound: No such route or model, or none of its models is deployed.
         ContextTooLong: No model of the route takes a prompt of this length.
     """
-    needed = {"json_schema"} if call.turn.purpose == "tool_call" else set()
+    needed = {"grammar"} if call.turn.purpose == "tool_call" else set()
     tokens = call.prompt_chars // CHARS_PER_TOKEN
     candidates: list[Candidate] = []
     refused: list[str] = []

@@ -1,29 +1,39 @@
-"""What the tools are: their descriptions for the model, and the schema a choice must obey."""
+"""What the tools are: their descriptions for the model, and the grammar a choice must obey."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from workflows.contracts import ToolCall, ToolName
 
-__all__ = ["choice_schema", "describe_tools", "parse_choice"]
+__all__ = ["choice_grammar", "describe_tools", "parse_choice"]
 
 _DESCRIPTIONS: dict[ToolName, str] = {
     "calculator": "computes an arithmetic expression exactly",
     "search": "finds passages in the documents",
 }
 _ARGUMENT: dict[ToolName, str] = {"calculator": "expression", "search": "query"}
-_ARGUMENT_SCHEMA: dict[ToolName, dict[str, Any]] = {
-    # The pattern is what lets a very small model only ever write arithmetic.
-    "calculator": {
-        "type": "string",
-        "pattern": "^[(]{0,2}[0-9]{1,12}([-+*/ ().]{1,4}[0-9]{1,12}){0,8}[)]{0,2}$",
-    },
-    "search": {"type": "string", "minLength": 3, "maxLength": 120},
-}
 ANSWER = "answer"
+
+# One rule a tool, in GBNF: a grammar, where a JSON schema would do for the shape, because it also
+# keeps a very small model from writing an expression that is not arithmetic.
+_RULES: dict[ToolName, str] = {
+    "calculator": r"""
+calculator ::= "{\"tool\": \"calculator\", \"expression\": \"" sum "\"}"
+sum ::= term (" "? operator " "? term){0,7}
+operator ::= "+" | "-" | "*" | "/"
+term ::= number | "(" number " "? operator " "? number ")"
+number ::= [0-9]{1,12} ("." [0-9]{1,6})?
+""",
+    "search": r"""
+search ::= "{\"tool\": \"search\", \"query\": \"" word (" " word){0,11} "\"}"
+word ::= [A-Za-z0-9] [A-Za-z0-9'-]{0,23} [,.?]?
+""",
+}
+_ANSWER_RULE = r"""
+answer ::= "{\"tool\": \"answer\"}"
+"""
 
 
 def describe_tools(tools: Sequence[ToolName], *, may_answer: bool) -> str:
@@ -34,30 +44,11 @@ def describe_tools(tools: Sequence[ToolName], *, may_answer: bool) -> str:
     return "Choose the next tool for the question.\n" + "\n".join(lines) + "\nReply with JSON."
 
 
-def choice_schema(tools: Sequence[ToolName], *, may_answer: bool) -> str:
-    """Return the JSON schema of a choice, as JSON text."""
-    options: list[dict[str, Any]] = [
-        {
-            "type": "object",
-            "properties": {
-                "tool": {"const": name},
-                _ARGUMENT[name]: _ARGUMENT_SCHEMA[name],
-            },
-            "required": ["tool", _ARGUMENT[name]],
-            "additionalProperties": False,
-        }
-        for name in tools
-    ]
-    if may_answer:
-        options.append(
-            {
-                "type": "object",
-                "properties": {"tool": {"const": ANSWER}},
-                "required": ["tool"],
-                "additionalProperties": False,
-            }
-        )
-    return json.dumps(options[0] if len(options) == 1 else {"oneOf": options})
+def choice_grammar(tools: Sequence[ToolName], *, may_answer: bool) -> str:
+    """Return the grammar (GBNF) that a choice must obey."""
+    options = [*tools, *([ANSWER] if may_answer else [])]
+    rules = "".join(_RULES[name] for name in tools) + (_ANSWER_RULE if may_answer else "")
+    return f"root ::= {' | '.join(options)}\n{rules}"
 
 
 def parse_choice(text: str, tools: Sequence[ToolName]) -> ToolCall | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 from uuid import UUID
 
 import psycopg
 
+from observability.database import database_exchange
 from store.errors import translate
 from store.pool import Connection, Pool
 
@@ -27,9 +28,9 @@ class TenantConnection:
 
     async def execute(self, sql: str, params: Params = ()) -> list[Row]:
         """Runs one statement (one round trip) and returns its rows."""
-        self._database.round_trips += 1
-        cursor = await self._connection.execute(sql, params or None)
-        return await _rows(cursor)
+        with self._database.exchange(sql):
+            cursor = await self._connection.execute(sql, params or None)
+            return await _rows(cursor)
 
 
 class Database:
@@ -102,7 +103,9 @@ class Database:
         as one implicit transaction: it commits as a whole, or an error undoes all of it, without
         BEGIN, COMMIT or ROLLBACK having to travel.
         """
-        return (await self._pipeline([(_BIND, (str(organisation_id),)), *statements]))[1:]
+        statements = list(statements)
+        bound = [(_BIND, (str(organisation_id),)), *statements]
+        return (await self._pipeline(statements[0][0], bound))[1:]
 
     async def run_untenanted(self, sql: str, params: Params = ()) -> list[Row]:
         """Runs one statement bound to no organisation (one round trip).
@@ -110,10 +113,10 @@ class Database:
         Only for tables that have no tenant and for security-definer functions: a tenant table
         raises `TenantUnbound`.
         """
-        self.round_trips += 1
         try:
             async with self._pool.connection() as connection:
-                cursor = await connection.execute(sql, params or None)
+                with self.exchange(sql):
+                    cursor = await connection.execute(sql, params or None)
                 return await _rows(cursor)
         except psycopg.Error as error:
             raise translate(error) from error
@@ -122,17 +125,27 @@ class Database:
         self, statements: Iterable[tuple[str, Params]]
     ) -> list[list[Row]]:
         """Runs several statements bound to no organisation: one transaction, one round trip."""
-        return await self._pipeline(list(statements))
+        statements = list(statements)
+        return await self._pipeline(statements[0][0], statements)
 
-    async def _pipeline(self, statements: list[tuple[str, Params]]) -> list[list[Row]]:
-        self.round_trips += 1
+    async def _pipeline(
+        self, name: str, statements: Sequence[tuple[str, Params]]
+    ) -> list[list[Row]]:
         try:
             async with self._pool.connection() as connection:
-                async with connection.pipeline():
-                    cursors = [await connection.execute(sql, params or None) for sql, params in statements]
+                cursors = []
+                with self.exchange(name):
+                    async with connection.pipeline():
+                        for sql, params in statements:
+                            cursors.append(await connection.execute(sql, params or None))
                 return [await _rows(cursor) for cursor in cursors]
         except psycopg.Error as error:
             raise translate(error) from error
+
+    def exchange(self, sql: str) -> AbstractContextManager[object]:
+        """Counts and traces one round trip. The statement's name is recorded, never its values."""
+        self.round_trips += 1
+        return database_exchange(sql)
 
     @asynccontextmanager
     async def transaction(self, organisation_id: UUID) -> AsyncIterator[TenantConnection]:
@@ -142,18 +155,19 @@ class Database:
         """
         try:
             async with self._pool.connection() as connection:
-                self.round_trips += 1
-                async with connection.pipeline():
-                    await connection.execute("begin")
-                    await connection.execute(_BIND, (str(organisation_id),))
-                self.round_trips += 1
+                with self.exchange("begin"):
+                    async with connection.pipeline():
+                        await connection.execute("begin")
+                        await connection.execute(_BIND, (str(organisation_id),))
                 try:
                     yield TenantConnection(self, connection)
                 except Exception:
                     if not connection.broken:
-                        await connection.execute("rollback")
+                        with self.exchange("rollback"):
+                            await connection.execute("rollback")
                     raise
-                await connection.execute("commit")
+                with self.exchange("commit"):
+                    await connection.execute("commit")
         except psycopg.Error as error:
             raise translate(error) from error
 

@@ -385,9 +385,10 @@ async def test_the_ledger_refuses_every_change_by_everybody(
             with pytest.raises(pg.InsufficientPrivilege, match="append-only"):
                 await admin_db.run(tenant.organisation_id, statement)
             with pytest.raises(pg.InsufficientPrivilege, match="append-only"):
-                async with admin_db.transaction(tenant.organisation_id) as owner:
-                    await owner.execute("set local role overline_owner")
-                    await owner.execute(statement)
+                await admin_db.run_many(
+                    tenant.organisation_id,
+                    [("set local role overline_owner", ()), (statement, ())],
+                )
     rows = await db.run(tenant.organisation_id, "select count(*) as n from model_calls")
     assert rows == [{"n": 1}]
 

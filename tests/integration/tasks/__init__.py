@@ -1,0 +1,1 @@
+"""The agent task end to end: through the public API, on the whole stack."""

@@ -10,14 +10,29 @@ from decimal import Decimal
 from typing import Any, NoReturn
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from api.cli.client import ApiRefusal, ApiUnreachable
 
-__all__ = ["complaints", "console", "fail", "friendly", "money", "print_json", "steps_table"]
+__all__ = [
+    "called",
+    "complaints",
+    "console",
+    "fail",
+    "friendly",
+    "money",
+    "print_json",
+    "seconds",
+    "steps_table",
+]
 
-console = Console(highlight=False, soft_wrap=True)
+# Into a file or a pipe there is no width to keep to; 80 would cut every table.
+_WIDTH = None if sys.stdout.isatty() else 160
+
+console = Console(highlight=False, soft_wrap=True, width=_WIDTH)
 complaints = Console(stderr=True, highlight=False, soft_wrap=True)
 
 REFUSED = 1
@@ -89,20 +104,25 @@ def seconds(milliseconds: Any) -> str:
 def steps_table(task: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> Table:
     """Return the table of a task's steps: what each did, on which model, at what price."""
     table = Table(
-        title=f"task {task['id']} · {task['status']}", title_justify="left", show_footer=True
+        title=f"task {task['id']} · {task['status']}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_footer=True,
     )
     table.add_column("step", justify="right")
-    table.add_column("did", footer="all")
-    table.add_column("model")
+    table.add_column("did", footer="all", overflow="fold")
+    table.add_column("model", no_wrap=True)
     table.add_column("prompt", justify="right", footer=str(task.get("prompt_tokens", "")))
     table.add_column("cached", justify="right", footer=str(task.get("cached_tokens", "")))
     table.add_column("out", justify="right", footer=str(task.get("completion_tokens", "")))
-    table.add_column("cost", justify="right", footer=money(task.get("cost_usd")))
-    table.add_column("time", justify="right")
+    table.add_column("cost", justify="right", no_wrap=True, footer=money(task.get("cost_usd")))
+    table.add_column("time", justify="right", no_wrap=True)
+    last = len(steps)
     for step in steps:
         table.add_row(
             str(step["step"]),
-            _did(step),
+            escape(_did(step, last=step["step"] == last)),
             step.get("model") or "",
             str(step.get("prompt_tokens", "")),
             str(step.get("cached_tokens", "")),
@@ -113,11 +133,18 @@ def steps_table(task: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> 
     return table
 
 
-def _did(step: Mapping[str, Any]) -> str:
-    tool = step.get("tool_call")
-    if tool:
-        arguments = ", ".join(str(value) for value in (tool.get("arguments") or {}).values())
-        return f"{tool['name']}({arguments[:40]})"
-    if step.get("cached"):
-        return "answer from the cache"
-    return "answer" if step.get("status") == "succeeded" else str(step.get("status", ""))
+def called(tool: Mapping[str, Any]) -> str:
+    """Return a tool call as one would write it, its arguments cut short."""
+    arguments = ", ".join(str(value) for value in (tool.get("arguments") or {}).values())
+    return f"{tool.get('name', 'tool')}({' '.join(arguments.split())[:40]})"
+
+
+def _did(step: Mapping[str, Any], *, last: bool) -> str:
+    status = str(step.get("status", ""))
+    if step.get("tool_call"):
+        did = called(step["tool_call"])
+    elif status in ("succeeded", "cached"):
+        did = "answer" if last else "no tool needed"
+    else:
+        did = status
+    return f"{did}, from the cache" if status == "cached" else did

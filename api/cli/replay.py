@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,8 +15,10 @@ import typer
 from temporalio.client import Client, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from api.cli.render import console, fail
 from settings import Settings, load_settings
@@ -25,6 +28,9 @@ from workflows.codec import ENCODING
 from workflows.ingest import IngestDocument
 
 __all__ = ["Replay", "replay", "replay_history"]
+
+# As the workers have it: reading these again for every workflow costs time and proves nothing.
+_PASSED_THROUGH = ("pydantic", "pydantic_core", "annotated_types", "settings", "cryptography")
 
 _ENCRYPTED = base64.b64encode(ENCODING).decode()
 
@@ -87,8 +93,17 @@ async def replay_history(settings: Settings, history: WorkflowHistory) -> Replay
         history: The history, encrypted or in clear.
     """
     replayer = Replayer(
-        workflows=[AgentTask, IngestDocument], data_converter=_converter(settings, history)
+        workflows=[AgentTask, IngestDocument],
+        # Payloads are bound to their namespace.
+        namespace=settings.temporal_namespace,
+        data_converter=_converter(settings, history),
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
+        ),
+        # What went wrong is in the result; the core would print it as well.
+        runtime=Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter="off"))),
     )
+    logging.getLogger("temporalio").setLevel(logging.CRITICAL + 1)
     result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
     failure = result.replay_failure
     return Replay(

@@ -7,6 +7,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.markup import escape
 from rich.table import Table
 from uuid_utils.compat import uuid7
 
@@ -107,9 +109,10 @@ def tasks(
     if as_json:
         print_json(page)
         return
-    table = Table()
-    for name in ("task", "status", "created", "steps", "cost", "asked"):
-        table.add_column(name, no_wrap=name in ("task", "status"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("task", "status", "created", "steps", "cost"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("asked", no_wrap=True, overflow="ellipsis")
     for task in page["tasks"]:
         table.add_row(
             task["id"],
@@ -117,7 +120,7 @@ def tasks(
             task["created_at"][:19].replace("T", " "),
             str(task["steps"]),
             money(task["cost_usd"]),
-            task["preview"],
+            escape(task["preview"]),
         )
     console.print(table)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from api.cli.client import ApiClient, TaskEvent
-from api.cli.render import complaints, console, friendly, print_json, steps_table
+from api.cli.render import called, complaints, console, friendly, print_json, steps_table
 from settings import load_settings
 
 __all__ = ["follow", "show_result", "watch"]
@@ -92,11 +92,10 @@ class _Screen:
             self._note(f"step {event.step}")
         elif event.type == "reset":
             self._note(f"step {event.step} starts again: {payload.get('reason', '')}")
-        elif event.type == "tool.completed":
-            shown = str(payload.get("result") or payload.get("preview") or "").split("\n")[0]
-            self._note(f"step {event.step} · {payload.get('name', 'tool')} → {shown[:120]}")
-        elif event.type == "step.completed" and payload.get("outcome") == "cached":
-            self._note(f"step {event.step} from the cache")
+        elif event.type == "step.completed" and payload.get("tool_call"):
+            self._note(f"step {event.step} · {called(payload['tool_call'])}")
+        elif event.type == "tool.completed" and not payload.get("ok"):
+            self._note(f"step {event.step} · the tool failed")
 
     def end(self) -> None:
         """Leave the cursor at the start of a line."""

@@ -22,6 +22,7 @@ from api.cli.progress import StartDisplay, ready_panel
 from api.cli.render import complaints, console, print_json
 from deploy.local.errors import PartFailed, StackError
 from deploy.local.home import Home, StackLock
+from deploy.local.plan import ALL_PARTS
 from deploy.local.report import Event, Report, Tee
 from deploy.local.stack import Stack
 from deploy.local.state import StackState, read_state, stop_stack
@@ -40,6 +41,10 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Leave the stack running and return.")
     ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(help=f"Start only these parts, by comma, of {', '.join(ALL_PARTS)}."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start Postgres, Temporal, Triton, the workers and the API, and keep them up.
@@ -48,9 +53,10 @@ def up(
     are used as they are and not started here.
     """
     with told(as_json):
+        parts = _chosen(only)
         home = Home.open(state_folder())
         if detach:
-            summary = _start_detached(home, StartDisplay(quiet=as_json))
+            summary = _start_detached(home, parts, StartDisplay(quiet=as_json))
             _show_ready(summary, as_json=as_json, detached=True)
             return
         display = StartDisplay(quiet=as_json)
@@ -61,7 +67,7 @@ def up(
 
         report: Report = Tee(display, on_ready)
         try:
-            asyncio.run(run_until_signalled(Stack(home, report)))
+            asyncio.run(run_until_signalled(Stack(home, report, only=parts)))
         finally:
             display.close()
 
@@ -123,7 +129,16 @@ def told(as_json: bool) -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
 
 
-def _start_detached(home: Home, display: StartDisplay) -> dict[str, Any]:
+def _chosen(only: str | None) -> frozenset[str]:
+    parts = frozenset(ALL_PARTS if only is None else filter(None, map(str.strip, only.split(","))))
+    if unknown := parts - set(ALL_PARTS):
+        raise StackError(
+            f"There is no part {', '.join(sorted(unknown))}. There are: {', '.join(ALL_PARTS)}."
+        )
+    return parts
+
+
+def _start_detached(home: Home, parts: frozenset[str], display: StartDisplay) -> dict[str, Any]:
     """Start a supervisor of its own session and follow its events until it is up."""
     StackLock(home).check()
     handle, name = tempfile.mkstemp(dir=home.folder, prefix=".events-")
@@ -134,7 +149,7 @@ def _start_detached(home: Home, display: StartDisplay) -> dict[str, Any]:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "deploy.local.supervise", str(home.folder)),
-                *("--events", str(events)),
+                *("--events", str(events), "--only", ",".join(sorted(parts))),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -18,7 +18,7 @@ from deploy.local.state import StackState, read_state
 from settings import Settings
 
 START_LIMIT_S = 300
-_OVERLINE = Path(sys.executable).parent / "overline"
+OVERLINE = Path(sys.executable).parent / "overline"
 
 
 @dataclass
@@ -40,7 +40,7 @@ class RunningStack:
         if engine := os.environ.get("OVERLINE_ENGINE_ENV"):
             kept["OVERLINE_ENGINE_ENV"] = engine
         own = {"OVERLINE_HOME": str(self.folder), "OVERLINE_API_PORT": "0"}
-        return {**kept, **self.variables, **own}
+        return {**kept, **own, **self.variables}
 
     @property
     def settings(self) -> Settings:
@@ -59,7 +59,7 @@ class RunningStack:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command of the command line in this stack."""
         return subprocess.run(
-            [_OVERLINE, *words],
+            [OVERLINE, *words],
             env=self.env,
             cwd=self.folder.parent,
             capture_output=True,
@@ -75,9 +75,9 @@ class RunningStack:
         assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return json.loads(done.stdout)
 
-    def up(self) -> dict[str, Any]:
+    def up(self, *options: str) -> dict[str, Any]:
         """Start it and wait until it is up."""
-        started = self.json("up", "--detach", limit_s=START_LIMIT_S)
+        started = self.json("up", "--detach", *options, limit_s=START_LIMIT_S)
         assert isinstance(started, dict)
         return started
 

@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
@@ -15,7 +17,8 @@ import psycopg
 import pytest
 
 from deploy.local.home import Home, StackLock
-from tests.integration.running import RunningStack
+from deploy.local.ports import DEFAULT_PORTS, free_port, is_free
+from tests.integration.running import OVERLINE, RunningStack
 
 Make = Callable[..., RunningStack]
 
@@ -26,7 +29,8 @@ def test_it_comes_up_says_where_and_answers(stack: RunningStack) -> None:
     assert set(status["parts"]) == {"postgres", "temporal", "triton", "worker-1", "worker-2", "api"}
     assert all(part["pid"] for part in status["parts"].values())
     assert httpx2.get(f"{status['urls']['api']}/readyz").status_code == 200
-    assert "Temporal" in httpx2.get(status["urls"]["temporal_ui"], follow_redirects=True).text
+    web = httpx2.get(status["urls"]["temporal_ui"], follow_redirects=True)
+    assert web.headers["content-type"].startswith("text/html")
 
 
 def test_every_part_leads_a_process_group_of_its_own(stack: RunningStack) -> None:
@@ -111,30 +115,36 @@ def _is_stub(entry: Path, group: int) -> bool:
         return False
 
 
-def test_taken_ports_are_left_alone_and_state_survives_down(own_stack: Make) -> None:
+def test_state_survives_down(own_stack: Make) -> None:
     running = own_stack()
     first = running.up()
-    taken = [
-        socket.create_server(("127.0.0.1", 0)) for _ in range(2)
-    ]  # free ports are handed out in turn: these make the next ones differ
-    try:
-        running.down()
-        assert running.overline("status").returncode == 3
-        second = running.up()
-    finally:
-        for server in taken:
-            server.close()
+    running.down()
+    assert running.overline("status").returncode == 3
+    second = running.up()
     assert second["api_key"] == first["api_key"]
-    assert second["ports"]["api"] not in [server.getsockname()[1] for server in taken]
     headers = {"Authorization": f"Bearer {first['api_key']}"}
     assert httpx2.get(f"{second['urls']['api']}/v1/tasks", headers=headers).status_code == 200
+    running.down()
+    assert running.processes() == []
+    assert running.json("down") == {"stopped": False, "home": str(running.folder)}
+
+
+def test_usual_ports_that_are_taken_are_left_alone(own_stack: Make) -> None:
+    with ExitStack() as held:
+        for port in DEFAULT_PORTS.values():
+            if is_free(port):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+        running = own_stack(OVERLINE_API_PORT=str(free_port()))
+        started = running.up("--only", "postgres,temporal")
+        assert not set(started["ports"].values()) & set(DEFAULT_PORTS.values())
+        assert psycopg.connect(running.admin_url.replace("/overline", "/postgres")).closed == 0
 
 
 def test_a_killed_supervisor_takes_everything_along_and_the_next_one_starts(
     own_stack: Make,
 ) -> None:
     running = own_stack()
-    running.up()
+    running.up("--only", "postgres,temporal")
     holder = StackLock(Home(running.folder)).holder()
     assert holder is not None
     os.kill(holder.pid, signal.SIGKILL)
@@ -143,7 +153,7 @@ def test_a_killed_supervisor_takes_everything_along_and_the_next_one_starts(
         time.sleep(0.1)
     assert running.processes() == []
     assert running.overline("status").returncode == 3
-    assert running.up()["state"] == "ready"
+    assert running.up("--only", "postgres,temporal")["state"] == "ready"
 
 
 def test_a_server_of_the_users_own_is_used_and_not_started(
@@ -163,12 +173,9 @@ def test_a_server_of_the_users_own_is_used_and_not_started(
 
 
 def test_ctrl_c_ends_a_stack_in_the_foreground(own_stack: Make) -> None:
-    import subprocess
-    import sys
-
     running = own_stack()
     process = subprocess.Popen(
-        [Path(sys.executable).parent / "overline", "up", "--json"],
+        [OVERLINE, "up", "--only", "postgres,temporal", "--json"],
         env=running.env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

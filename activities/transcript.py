@@ -5,7 +5,6 @@ A tool result and the call it answers are one unit, so that trimming cannot part
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from workflows.contracts import Turn
 
 __all__ = ["Unit", "conversation_units", "newest_question"]
 
-Kind = Literal["system", "passage", "message", "tool_call", "tool_result", "instruction"]
+Kind = Literal["system", "passage", "message", "tool_result"]
 
 
 @dataclass(frozen=True)
@@ -42,70 +41,71 @@ def newest_question(transcript: Transcript) -> str:
 
 
 def conversation_units(transcript: Transcript, turn: Turn, passages: Sequence[Unit]) -> list[Unit]:
-    """Return the units in the order the model reads them."""
+    """Return the units in the order the model reads them.
+
+    What was retrieved and what tools answered stands right before the question, and the question
+    with its instruction comes last: a small model follows what it read last.
+    """
     units: list[Unit] = []
     system = transcript.input.get("system")
     if system:
         units.append(_single("system", "request", "system", str(system), pinned=True))
-    messages = _submitted(transcript)
-    last = len(messages) - 1
-    for number, message in enumerate(messages):
-        if number == last:
-            # Passages stand right before the question they were retrieved for.
-            units.extend(passages)
-        units.append(
-            _single(
-                "system" if message["role"] == "system" else "message",
-                f"message {number + 1}",
-                message["role"],
-                message["content"],
-                pinned=number == last or message.get("pinned", False),
-                # Newer is more valuable; old messages go before passages, passages before steps.
-                rank=number / (last + 1),
-            )
+    *earlier, question = _submitted(transcript)
+    units.extend(
+        _single(
+            "system" if message["role"] == "system" else "message",
+            f"message {number}",
+            message["role"],
+            message["content"],
+            pinned=message.get("pinned", False),
+            # Newer is more valuable; messages go before passages, passages before tool results.
+            rank=number / (len(earlier) + 1),
         )
-    units.extend(_step_unit(record) for record in transcript.steps if record.tool_call)
-    if turn.purpose == "tool_call":
-        units.append(
-            _single(
-                "instruction",
-                "tools",
-                "user",
-                describe_tools(turn.tools, may_answer=turn.may_answer),
-                pinned=True,
-            )
+        for number, message in enumerate(earlier, start=1)
+    )
+    units.extend(passages)
+    results = [_result(record) for record in transcript.steps if record.tool_call]
+    units.extend(results)
+    units.append(
+        Unit(
+            messages=(
+                (
+                    "message",
+                    f"message {len(earlier) + 1}",
+                    ChatMessage(
+                        role="user",
+                        content=question["content"] + _instruction(turn, bool(results)),
+                    ),
+                ),
+            ),
+            pinned=True,
         )
-    elif any(record.tool_call for record in transcript.steps):
-        units.append(
-            _single(
-                "instruction",
-                "answer",
-                "user",
-                f"Use the results above to answer: {messages[-1]['content']}",
-                pinned=True,
-            )
-        )
+    )
     return units
 
 
-def _step_unit(record: StepRecord) -> Unit:
+def _instruction(turn: Turn, results: bool) -> str:
+    if turn.purpose == "tool_call":
+        return "\n\n" + describe_tools(turn.tools, may_answer=turn.may_answer)
+    return "\n\nUse the results above to answer." if results else ""
+
+
+def _result(record: StepRecord) -> Unit:
+    """A tool's answer together with the call it answers: one message, which nothing can part."""
     assert record.tool_call is not None
     name = str(record.tool_call["name"])
-    arguments = record.tool_call["arguments"]
-    call = json.dumps({"tool": name, **arguments}, ensure_ascii=False)
-    source = f"step {record.step}"
-    messages: list[tuple[Kind, str, ChatMessage]] = [
-        ("tool_call", source, ChatMessage(role="assistant", content=call))
-    ]
-    if record.tool_result is not None:
-        messages.append(
+    asked = ", ".join(str(value) for value in record.tool_call["arguments"].values())
+    answered = record.tool_result if record.tool_result is not None else "no answer"
+    return Unit(
+        messages=(
             (
                 "tool_result",
-                source,
-                ChatMessage(role="tool", content=record.tool_result, name=name),
-            )
-        )
-    return Unit(messages=tuple(messages), rank=3.0 + record.step)
+                f"step {record.step}",
+                ChatMessage(role="tool", name=name, content=f"({asked}) {answered}"),
+            ),
+        ),
+        rank=3.0 + record.step,
+    )
 
 
 def _single(

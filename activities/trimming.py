@@ -25,8 +25,8 @@ class Trimmed:
 def trim(units: Sequence[Unit], tokenizer: ModelTokenizer, *, limit: int) -> Trimmed | None:
     """Drop units, lowest rank first, until the rendered conversation has at most `limit` tokens.
 
-    Parts are counted once each and dropped by that count; the whole is then rendered and counted
-    exactly, because a template adds tokens of its own around every message.
+    The whole is rendered and counted exactly, because a template adds tokens of its own around
+    every message; what it is over is dropped by the parts' own counts, and counted again.
 
     Returns:
         The prompt, or None if the pinned units alone do not fit.
@@ -37,28 +37,26 @@ def trim(units: Sequence[Unit], tokenizer: ModelTokenizer, *, limit: int) -> Tri
     droppable = sorted(
         (number for number, unit in enumerate(units) if not unit.pinned),
         key=lambda number: units[number].rank,
+        reverse=True,
     )
     kept = set(range(len(units)))
-    total = sum(sum(parts) for parts in counts)
     while True:
-        while total > limit and droppable:
-            gone = droppable.pop(0)
-            kept.discard(gone)
-            total -= sum(counts[gone])
-        if total > limit:
-            return None
         ids = encode_chat(
-            tokenizer,
-            [message for n in sorted(kept) for _, _, message in units[n].messages],
+            tokenizer, [message for n in sorted(kept) for _, _, message in units[n].messages]
         )
-        if len(ids) <= limit:
+        over = len(ids) - limit
+        if over <= 0:
             return Trimmed(
-                ids=ids, parts=_provenance(units, counts, kept), dropped=len(units) - len(kept)
+                ids=ids,
+                parts=_provenance(units, counts, kept),
+                dropped=len(units) - len(kept),
             )
         if not droppable:
             return None
-        # What the template added was not counted: go on from the exact count.
-        total = len(ids)
+        while over > 0 and droppable:
+            gone = droppable.pop()
+            kept.discard(gone)
+            over -= max(1, sum(counts[gone]))
 
 
 def _provenance(

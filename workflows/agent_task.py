@@ -22,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
         TaskInput,
         TaskOutcome,
         TaskStatus,
+        ToolCall,
         ToolInput,
         ToolName,
         ToolOutput,
@@ -49,6 +50,7 @@ class AgentTask:
         self._digest = task.prompt_digest
         self._chars = task.prompt_chars
         self._calls: dict[ToolName, int] = {}
+        self._asked: list[str] = []
         self._chose_to_answer = False
         self._cost = Decimal(0)
         self._model = ""
@@ -115,10 +117,10 @@ class AgentTask:
             if turn.purpose == "answer":
                 self._closed = True
                 return answered
-            if answered.tool_call is None:
+            if answered.tool_call is None or self._asked_before(answered.tool_call):
                 self._chose_to_answer = True
             else:
-                await self._use_tool(answered)
+                await self._use_tool(answered.tool_call)
 
     def _next_turn(self) -> Turn:
         """Choose what the next call is for: a tool choice among those left, or the answer."""
@@ -136,9 +138,16 @@ class AgentTask:
             return Turn(purpose="answer")
         return Turn(purpose="tool_call", tools=tuple(tool.name for tool in free))
 
-    async def _use_tool(self, answered: Answered) -> None:
-        assert answered.tool_call is not None
-        name = answered.tool_call.name
+    def _asked_before(self, call: ToolCall) -> bool:
+        """Asking the same again can bring nothing new: the model goes round in circles."""
+        asked = call.model_dump_json()
+        if asked in self._asked:
+            return True
+        self._asked.append(asked)
+        return False
+
+    async def _use_tool(self, call: ToolCall) -> None:
+        name = call.name
         output = await workflow.execute_activity(
             f"tools.{name}",
             ToolInput(
@@ -147,7 +156,7 @@ class AgentTask:
                 step=self._step,
                 call_key=f"{self._task.task_id}:{self._step}",
                 call_id=f"{self._task.task_id}:{self._step}:{name}",
-                tool_call=answered.tool_call,
+                tool_call=call,
                 collections=self._task.plan.collections,
             ),
             result_type=ToolOutput,

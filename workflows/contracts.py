@@ -393,7 +393,7 @@ class AssembleInput(Call):
 class PromptPart(Wire):
     """Provenance of one part of a prompt."""
 
-    kind: Literal["system", "passage", "message", "tool_call", "tool_result", "instruction"]
+    kind: Literal["system", "passage", "message", "tool_result"]
     source: str = Field(description="Message number, chunk id or step it came from.")
     tokens: int
     kept: bool = True

@@ -10,6 +10,7 @@ def online(connection: Connection) -> None:
     """Each revision in a transaction of its own, as the owner of the schema."""
     # lock_timeout: better that a migration gives up than that every query queues behind it.
     connection.exec_driver_sql("set lock_timeout = '5s'")
+    connection.exec_driver_sql("set statement_timeout = '10min'")
     connection.exec_driver_sql("set role overline_owner")
     connection.commit()
     context.configure(connection=connection, transaction_per_migration=True)

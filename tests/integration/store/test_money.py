@@ -467,7 +467,7 @@ async def test_a_cached_answer_costs_nothing_and_says_what_it_saved(
     charge = await settle_call(
         db, tenant, repeat, outcome="cached", cache_hit=entry, finish=TaskFinish("succeeded")
     )
-    assert (charge.billed_usd, charge.waste_usd) == (0, 0)
+    assert charge.billed_usd == charge.waste_usd == 0
     assert charge.saved_usd == first.billed_usd > 0
     task = await get_task(db, org, repeat)
     assert task is not None

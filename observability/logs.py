@@ -13,6 +13,7 @@ import json
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import TracebackType
@@ -38,6 +39,10 @@ _TEMPORAL_FIELDS: Final = {
     "activity_type": "activity_type",
     "attempt": "attempt",
 }
+
+# What this logger tells of are failures of activities and workflows. Their texts may quote a prompt
+# (an engine's complaint about it, say), and are in the history, encrypted, for those who may read.
+_TELLS_OF_CONTENT: Final = "temporalio"
 
 # Loggers that bring their own handlers, or are chatty at INFO with things nobody acts on.
 _ROUTED: Final = ("uvicorn", "uvicorn.error", "uvicorn.access", "temporalio", "fastapi", "alembic")
@@ -77,7 +82,11 @@ class JsonFormatter(logging.Formatter):
             kind, error, _ = record.exc_info
             line["error"] = {
                 "type": kind.__name__ if kind else type(error).__name__,
-                "stack": self._text(self.formatException(record.exc_info)),
+                "stack": self._text(
+                    _stack_without_texts(error)
+                    if record.name.partition(".")[0] == _TELLS_OF_CONTENT
+                    else self.formatException(record.exc_info)
+                ),
             }
         elif record.stack_info:
             line["stack"] = self._text(record.stack_info)
@@ -164,6 +173,20 @@ def _message(record: logging.LogRecord) -> str:
     except Exception:
         # A call with wrong arguments must cost its own text, not the line.
         return f"{record.msg} [message arguments do not fit]"
+
+
+def _stack_without_texts(error: BaseException) -> str:
+    """Return where an error and its causes were raised, and their types: nothing they say."""
+    told: list[str] = []
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        where = "".join(traceback.format_tb(link.__traceback__))
+        told.append(f"{where}{type(link).__module__}.{type(link).__qualname__}\n")
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    # As Python does: the cause first.
+    return "\nwhich caused:\n".join(reversed(told))
 
 
 def _log_uncaught(

@@ -213,6 +213,24 @@ def test_a_drivers_error_text_keeps_the_row_out(lines):
     assert "violates check constraint" in lines.text()
 
 
+def test_an_activitys_failure_is_told_by_type_and_place_but_not_in_its_words(lines):
+    words = " ".join(["dear", "diary"])
+    try:
+        try:
+            raise LookupError(f"cannot read {words}")
+        except LookupError as error:
+            raise RuntimeError(f"refused: {words}") from error
+    except RuntimeError:
+        logging.getLogger("temporalio.activity").warning("failed", exc_info=True)
+        logging.getLogger("overline").warning("failed", exc_info=True)
+    theirs, ours = (line["error"]["stack"] for line in lines())
+    assert words not in theirs
+    assert "builtins.LookupError" in theirs
+    assert __file__.rpartition("/")[2] in theirs
+    assert theirs.rstrip().endswith("builtins.RuntimeError")
+    assert words in ours
+
+
 def test_uncaught_errors_and_warnings_become_lines(lines):
     def die():
         raise RuntimeError(f"with {API_KEY}")

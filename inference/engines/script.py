@@ -6,8 +6,8 @@ A directive stands anywhere in the prompt:
     [[call text="{\"tool\": \"calculator\"}"]]
 
 `say` is for free text, `call` for requests with a JSON schema or grammar. The n-th directive of
-a kind serves the n-th turn of the conversation, counted by the assistant turns before it; the
-last one serves all later turns; `turn=N` (from 1) pins it. Attributes:
+a kind serves the n-th turn of the conversation, counted by the assistant turns and the tools'
+results before it; the last one serves all later turns; `turn=N` (from 1) pins it. Attributes:
 
     text       what to say, as a JSON string
     tokens     repeat or cut the text to this many tokens; a token is one byte
@@ -31,6 +31,8 @@ from typing import Any
 _DIRECTIVE = re.compile(r"\[\[(say|call)((?:\s+\w+=(?:\"(?:[^\"\\]|\\.)*\"|[^\s\]\"]+))*)\s*\]\]")
 _ATTRIBUTE = re.compile(r"(\w+)=(\"(?:[^\"\\]|\\.)*\"|[^\s\]\"]+)")
 _ASSISTANT = "<|im_start|>assistant"
+# A tool's result stands for the turn that asked for it, which a prompt may leave out.
+_RESULT = "<|im_start|>user\nResult of "
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def read_script(prompt: str, json_schema: str | None, grammar: str | None) -> Sc
         ValueError: A directive has an attribute that does not exist or cannot be read.
     """
     # The last opened assistant turn is the one to play.
-    turn = max(prompt.count(_ASSISTANT), 1)
+    turn = max(prompt.count(_ASSISTANT) + prompt.count(_RESULT), 1)
     constrained = json_schema is not None or grammar is not None
     found: list[tuple[str, Script]] = [
         (match[1], _script(match[2])) for match in _DIRECTIVE.finditer(prompt)

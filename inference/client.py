@@ -64,7 +64,7 @@ class TritonClient:
         """Closes the connection; running streams end."""
         channel, self._channel, self._stub = self._channel, None, None
         if channel is not None:
-            await channel.close()
+            await channel.close(None)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationChunk, None]:
         """Runs one attempt and yields its chunks; the last one has `final`.
@@ -200,8 +200,8 @@ class TritonClient:
             while True:
                 async with asyncio.timeout(idle_s):
                     answer = await call.read()
-                if answer is grpc.aio.EOF:
-                    return
+                if not isinstance(answer, service_pb2.ModelStreamInferResponse):
+                    return  # grpc.aio's mark for the end of the stream
                 if answer.error_message:
                     raise error_from_message(answer.error_message)
                 yield answer.infer_response

@@ -35,6 +35,8 @@ class TextStream:
 
     def feed(self, token_id: int) -> str:
         """Takes one token and returns the text that is certain now, often none."""
+        if self.stopped_by is not None:
+            return ""
         text = self._decoder.decode(self._pieces[token_id])
         if not self._stop:
             return text

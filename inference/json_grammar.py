@@ -22,7 +22,7 @@ _BASIC = {
     # No lone surrogates: they are no characters and would break whoever reads the text.
     "char": (
         '[^"\\\\\\x00-\\x1F\\x7F] | "\\\\" (["\\\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex hex hex | '
-        "[dD] [0-7] hex hex))"
+        '[dD] ([0-7] hex hex | [89abAB] hex hex "\\\\u" [dD] [c-fC-F] hex hex)))'
     ),
     "string": '"\\"" char* "\\""',
     "integer": '"-"? ("0" | [1-9] [0-9]{0,14})',
@@ -59,11 +59,9 @@ def schema_grammar(text: str) -> str:
         SchemaError: Names the keyword and where it stands.
     """
     try:
-        schema = json.loads(text)
-    except ValueError as error:
+        return _Writer(json.loads(text)).grammar()
+    except json.JSONDecodeError as error:
         raise SchemaError(f"the schema is not JSON: {error}") from error
-    try:
-        return _Writer(schema).grammar()
     except RecursionError:
         raise SchemaError("the schema is nested too deeply") from None
 

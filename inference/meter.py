@@ -14,8 +14,9 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 STATES = ("free", "running", "finished", "cancelled", "failed", "lost")
 
@@ -78,10 +79,11 @@ class Meter:
         self._end = os.fstat(self._file.fileno()).st_size
         self._map = self._grown()
         for offset in range(0, self._end, _SIZE):
-            state, *_, length, raw = _RECORD.unpack_from(self._map, offset)
-            if state == STATES.index("running"):
+            record = _Record(*_RECORD.unpack_from(self._map, offset))
+            if record.state == STATES.index("running"):
                 self.write_state(offset, "lost")
-            self._index.setdefault(raw[:length].decode(), []).append(offset)
+            name = record.raw[: record.length].decode()
+            self._index.setdefault(name, []).append(offset)
 
     def begin(self, request_id: str) -> Entry:
         """Starts a record.
@@ -124,9 +126,7 @@ class Meter:
         with self._lock:
             every = [offset for offsets in self._index.values() for offset in offsets]
             total = self._sum(every)
-        return Reading(
-            total.prompt_tokens, total.cached_tokens, total.completion_tokens, "", total.requests
-        )
+        return replace(total, state="")
 
     def close(self) -> None:
         """Closes the file."""
@@ -135,18 +135,14 @@ class Meter:
             self._file.close()
 
     def _sum(self, offsets: list[int]) -> Reading:
-        prompt = cached = completion = requests = 0
-        state = 0
-        for offset in offsets:
-            state, *counts, _, length, raw = _RECORD.unpack_from(self._map, offset)
-            prompt, cached, completion = (
-                prompt + counts[0],
-                cached + counts[1],
-                completion + counts[2],
-            )
-            # A compacted record keeps in its id how many it stands for.
-            requests += int(raw[1:length]) if raw[:1] == _OLD else 1
-        return Reading(prompt, cached, completion, STATES[state], requests)
+        records = [_Record(*_RECORD.unpack_from(self._map, offset)) for offset in offsets]
+        return Reading(
+            prompt_tokens=sum(r.prompt for r in records),
+            cached_tokens=sum(r.cached for r in records),
+            completion_tokens=sum(r.completion for r in records),
+            state=STATES[records[-1].state] if records else "",
+            requests=sum(r.requests for r in records),
+        )
 
     def _grown(self) -> mmap.mmap:
         size = (self._end // _GROW + 1) * _GROW
@@ -157,13 +153,16 @@ class Meter:
         """Folds records of finished requests older than a week into one, to bound the file."""
         records = list(_records(self._path))
         horizon = time.time() - _KEEP_SECONDS
-        old = [r for r in records if r[4] < horizon and r[0] != STATES.index("running")]
-        kept = [r for r in records if r[4] >= horizon or r[0] == STATES.index("running")]
+        old = [r for r in records if r.started < horizon and r.state != STATES.index("running")]
+        kept = [r for r in records if r.started >= horizon or r.state == STATES.index("running")]
         if old:
-            requests = sum(int(r[6][1 : r[5]]) if r[6][:1] == _OLD else 1 for r in old)
-            name = _OLD + str(requests).encode()
-            sums = (sum(r[n] for r in old) for n in (1, 2, 3))
-            kept.insert(0, (STATES.index("finished"), *sums, 0.0, len(name), name))
+            name = _OLD + str(sum(r.requests for r in old)).encode()
+            sums = (
+                sum(r.prompt for r in old),
+                sum(r.cached for r in old),
+                sum(r.completion for r in old),
+            )
+            kept.insert(0, _Record(STATES.index("finished"), *sums, 0.0, len(name), name))
         # Also cuts off the unused tail that growing leaves.
         scratch = self._path.with_suffix(".new")
         with scratch.open("wb") as out:
@@ -173,14 +172,29 @@ class Meter:
         scratch.replace(self._path)
 
 
+class _Record(NamedTuple):
+    state: int
+    prompt: int
+    cached: int
+    completion: int
+    started: float
+    length: int
+    raw: bytes
+
+    @property
+    def requests(self) -> int:
+        """A folded record keeps in its id how many it stands for."""
+        return int(self.raw[1 : self.length]) if self.raw[:1] == _OLD else 1
+
+
 _OLD = b"\0"
 
 
-def _records(path: Path) -> Iterator[tuple[int, int, int, int, float, int, bytes]]:
+def _records(path: Path) -> Iterator[_Record]:
     if not path.exists():
         return
     raw = path.read_bytes()
     for offset in range(0, len(raw) - _SIZE + 1, _SIZE):
-        record = _RECORD.unpack_from(raw, offset)
-        if record[0]:
+        record = _Record(*_RECORD.unpack_from(raw, offset))
+        if record.state:
             yield record

@@ -36,4 +36,18 @@ def load_engine(parameters: dict[str, str], vocabulary: Vocabulary) -> Engine:
             adapters=json.loads(parameters.get("adapters", "{}")),
         )
         return LlamaCppEngine(vocabulary, settings)
+    if name == "tensorrt_llm":
+        from inference.engines.tensorrt_llm import TensorRtLlmEngine, TensorRtSettings
+
+        return TensorRtLlmEngine(
+            vocabulary,
+            TensorRtSettings(
+                model=parameters["weights"],
+                slots=int(parameters.get("slots", "64")),
+                tensor_parallel=int(parameters.get("tensor_parallel", "1")),
+                memory_fraction=float(parameters.get("memory_fraction", "0.9")),
+                adapters=json.loads(parameters.get("adapters", "{}")),
+                max_lora_rank=int(parameters.get("max_lora_rank", "64")),
+            ),
+        )
     raise ValueError(f"unknown engine {name!r}")

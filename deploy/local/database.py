@@ -25,7 +25,8 @@ class PostgresPart(Part):
     """The server process."""
 
     name = "postgres"
-    start_limit_s = 60.0  # recovery after a crash is part of a start
+    health_every_s = 5.0
+    start_limit_s = 120.0  # recovery after a crash is part of a start
     stop_signal = STOP_SIGNAL
     patience_s = 20.0
 

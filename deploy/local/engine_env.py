@@ -127,8 +127,12 @@ def _cannot_run(reason: str) -> CannotRunHere:
     )
 
 
+def _print(line: str) -> None:
+    sys.stderr.write(f"    {line}\n")
+
+
 if __name__ == "__main__":
     try:
-        ensure_engine_env(Path(sys.argv[1]), lambda line: sys.stderr.write(f"    {line}\n"))
+        ensure_engine_env(Path(sys.argv[1]), _print)
     except StackError as error:
         sys.exit(str(error))

@@ -27,11 +27,13 @@ class ApiPart(Part):
 
     name = "api"
     needs = ("catalogue", "temporal", "triton")
-    start_limit_s = 45.0
+    start_limit_s = 180.0  # two busy cores import our packages slowly
     patience_s = 12.0
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        # One for all checks: making a client costs more than asking.
+        self._http = httpx2.AsyncClient(timeout=self.health_limit_s, trust_env=False)
 
     @property
     def ready_text(self) -> str:
@@ -46,8 +48,7 @@ class ApiPart(Part):
     async def problem(self) -> str | None:
         """Ask for its health."""
         try:
-            async with httpx2.AsyncClient(timeout=self.health_limit_s) as client:
-                answer = await client.get(f"{self._plan.api_url}/healthz")
+            answer = await self._http.get(f"{self._plan.api_url}/healthz")
         except httpx2.HTTPError as error:
             return f"no answer ({type(error).__name__})"
         return None if answer.status_code == 200 else f"/healthz answers {answer.status_code}"
@@ -57,9 +58,9 @@ class WorkerPart(Part):
     """One worker process, known to be ready when Temporal sees it poll."""
 
     needs = ("catalogue", "temporal", "triton")
-    start_limit_s = 60.0
+    start_limit_s = 180.0
     patience_s = 20.0
-    health_every_s = 5.0
+    health_every_s = 10.0
 
     def __init__(self, plan: Plan, number: int) -> None:
         """Take which of the workers it is, from 1."""

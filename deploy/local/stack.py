@@ -180,6 +180,7 @@ def _triton(plan: Plan) -> list[Part | Step]:
     )
     server.needs = ("engine",)
     server.health_every_s = 1.0  # a model's process can die while the server says it is ready
+    server.start_limit_s = 300.0  # loading weights on two busy cores
     return [Step("engine", (), install, limit_s=_INSTALL_LIMIT_S), server]
 
 

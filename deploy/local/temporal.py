@@ -14,7 +14,7 @@ from deploy.local.errors import CannotRunHere
 from deploy.local.part import Part
 from deploy.local.processes import Launch
 
-__all__ = ["SEARCH_ATTRIBUTES", "TemporalPart", "frontend_problem", "program"]
+__all__ = ["SEARCH_ATTRIBUTES", "TemporalPart", "cannot_run", "program"]
 
 SEARCH_ATTRIBUTES = {
     "OverlineOrganisation": "Keyword",
@@ -34,6 +34,9 @@ DYNAMIC_CONFIG = {
 SQLITE_PRAGMAS = {"journal_mode": "wal", "synchronous": "1"}
 
 _SERVICE = b"temporal.api.workflowservice.v1.WorkflowService"
+_ASK_S = 3.0
+# A server that was away is looked for again at once, not after gRPC's growing pauses.
+_EAGER = (("grpc.max_reconnect_backoff_ms", 200), ("grpc.min_reconnect_backoff_ms", 100))
 _SERVING = b"\x08\x01"  # HealthCheckResponse{status: SERVING}
 
 
@@ -60,19 +63,13 @@ def cannot_run(reason: str) -> CannotRunHere:
     )
 
 
-async def frontend_problem(address: str, limit_s: float = 3.0) -> str | None:
-    """Ask a Temporal frontend for its health; None when it serves.
-
-    Args:
-        address: ``host:port`` of the frontend, without TLS.
-        limit_s: Seconds to wait.
-    """
+async def _health_problem(channel: grpc.aio.Channel, address: str) -> str | None:
+    """Ask a Temporal frontend for its health; None when it serves."""
     # The health service is four bytes to ask and two to answer: no client is needed for it.
     request = b"\x0a" + bytes([len(_SERVICE)]) + _SERVICE
     try:
-        async with grpc.aio.insecure_channel(address) as channel:
-            check = channel.unary_unary("/grpc.health.v1.Health/Check", bytes, bytes)
-            answer = await check(request, timeout=limit_s, wait_for_ready=False)
+        check = channel.unary_unary("/grpc.health.v1.Health/Check", bytes, bytes)
+        answer = await check(request, timeout=_ASK_S, wait_for_ready=False)
     except grpc.aio.AioRpcError as error:
         return f"{address}: {error.code().name.lower()}"
     return None if answer == _SERVING else f"{address} answers, but does not serve"
@@ -82,7 +79,7 @@ class TemporalPart(Part):
     """The server process."""
 
     name = "temporal"
-    start_limit_s = 60.0
+    start_limit_s = 120.0
     patience_s = 15.0
 
     def __init__(
@@ -100,6 +97,7 @@ class TemporalPart(Part):
         self._ports = ports
         self._namespace = namespace
         self._codec_endpoint = codec_endpoint
+        self._channel: grpc.aio.Channel | None = None
 
     @property
     def address(self) -> str:
@@ -140,4 +138,6 @@ class TemporalPart(Part):
 
     async def problem(self) -> str | None:
         """Return what is wrong with the frontend; None when it serves."""
-        return await frontend_problem(self.address)
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self.address, options=_EAGER)
+        return await _health_problem(self._channel, self.address)

@@ -9,6 +9,7 @@ from temporalio import activity
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
+from activities.transcript import PROMPT_FORMAT
 from observability.metrics import record_cache
 from store import cache
 from workflows.contracts import INLINE_ANSWER_CHARS, CacheAnswer, LookUpInput, ToolCall
@@ -29,6 +30,7 @@ def cache_key(call: LookUpInput) -> str:
     canonical = rfc8785.dumps(
         {
             "organisation": str(call.tenant.organisation_id),
+            "prompt_format": PROMPT_FORMAT,
             "transcript": call.transcript_digest,
             "turn": call.turn.model_dump(mode="json"),
             "route": plan.route,

@@ -14,7 +14,10 @@ from inference.templates import ChatMessage
 from store.tasks import StepRecord, Transcript
 from workflows.contracts import Turn
 
-__all__ = ["Unit", "conversation_units", "newest_question"]
+__all__ = ["PROMPT_FORMAT", "Unit", "conversation_units", "newest_question"]
+
+# Part of every cache key. Raise it whenever an equal conversation is shown to a model differently.
+PROMPT_FORMAT = 1
 
 Kind = Literal["system", "passage", "message", "tool_result"]
 

@@ -64,11 +64,7 @@ async def test_tools_are_called_with_the_very_words_and_their_results_are_read(
     assert chosen == [{"expression": "12*7"}, {"expression": "84/2"}, None, None]
     assert [step["tool_result"] for step in steps] == ["12*7 = 84", "84/2 = 42", None, None]
     seen = [part["kind"] for part in steps[3]["provenance"] if part["kept"]]
-    assert seen == [
-        "message",
-        *("tool_call", "tool_result", "tool_call", "tool_result"),
-        "instruction",
-    ]
+    assert seen == ["tool_result", "tool_result", "message"]
     rows = books.ledger(task["id"])
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     await books.assert_attempts_equal(rows)
@@ -78,6 +74,16 @@ async def test_tools_are_called_with_the_very_words_and_their_results_are_read(
     )
     assert [(row["attempt"], row["ok"]) for row in tools] == [(1, True), (1, True)]
     books.assert_nothing_held(caller.organisation_id)
+
+
+async def test_an_agent_that_asks_the_same_again_is_led_to_its_answer(caller: Caller) -> None:
+    question = choose({"tool": "calculator", "expression": "1+1"}) + say("Two.")
+    task = await caller.answered(
+        question, model=MODEL, tools=[{"name": "calculator", "max_calls": 50}]
+    )
+    steps = await caller.steps(task["id"])
+    assert [step["tool_result"] for step in steps] == ["1+1 = 2", None, None]
+    assert task["answer"] == "Two."
 
 
 async def test_a_tool_that_cannot_answer_says_why_and_the_agent_goes_on(caller: Caller) -> None:
@@ -116,9 +122,9 @@ async def test_a_real_model_of_135_million_parameters_calls_tools_validly(
 async def test_the_loop_ends_at_its_step_limit_with_a_typed_error(
     caller: Caller, books: Books
 ) -> None:
-    question = choose({"tool": "calculator", "expression": "1+1"}) + say("never said")
+    calls = [choose({"tool": "calculator", "expression": f"1+{n}"}) for n in range(4)]
     task_id = await caller.submit(
-        question,
+        "".join(calls) + say("never said"),
         model=MODEL,
         tools=[{"name": "calculator", "max_calls": 50}],
         limits={"max_steps": 3},
@@ -148,9 +154,7 @@ async def test_a_long_answer_is_whole_though_no_history_carries_it(caller: Calle
 
 async def test_characters_of_any_script_arrive_unbroken(caller: Caller) -> None:
     text = "Überläufer 東京 🛰️ नमस्ते \u200f שלום ⁂ " * 5
-    task_id = await caller.submit(
-        say(text, pace_ms=2), model=MODEL, sampling={"max_tokens": 1000}
-    )
+    task_id = await caller.submit(say(text, pace_ms=2), model=MODEL, sampling={"max_tokens": 1000})
     async with caller.watch(task_id) as watcher:
         await watcher.to_end()
     assert watcher.text() == text == (await caller.task(task_id))["answer"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from typing import Any
 
 from tests.integration.tasks.books import Books
@@ -112,11 +113,7 @@ async def test_a_document_sent_again_does_nothing_and_a_new_text_replaces_the_ol
 
 
 def _kept(step: dict[str, Any]) -> dict[str, bool]:
-    return {
-        f"{part['kind']} {part['source']}": part["kept"]
-        for part in step["provenance"]
-        if part["kind"] != "instruction"
-    }
+    return {f"{part['kind']} {part['source']}": part["kept"] for part in step["provenance"]}
 
 
 async def test_old_messages_go_first_pinned_and_newest_stay(caller: Caller) -> None:
@@ -142,29 +139,37 @@ async def test_old_messages_go_first_pinned_and_newest_stay(caller: Caller) -> N
     assert task["answer"] == "Fitted."
 
 
-async def test_a_tool_result_is_never_kept_without_its_call(caller: Caller) -> None:
+async def test_a_tool_result_is_never_kept_without_its_call(caller: Caller, books: Books) -> None:
     """The window has room for what is pinned and one of two tool calls, not for both."""
-    calls = [
-        {"tool": "calculator", "expression": f"{digit * 12}+{digit * 12}"} for digit in ("1", "2")
-    ]
-    question = choose(calls[0]) + choose(calls[1]) + say("Done.")
-    tools = [{"name": "calculator", "max_calls": 2}]
-    room = WINDOW - 256
-    # The question stands there twice: at its place, and after the results.
-    pinned = room - 2 * len(question) - 350
+    digits = ("1", "2")
+    sums = [f"{digit * 12}+{digit * 12}" for digit in digits]
+    question = "".join(choose({"tool": "calculator", "expression": s}) for s in sums) + say("Done.")
+    pinned = WINDOW - 256 - len(question) - 200
     task = await caller.answered(
         messages=[
             {"role": "user", "content": "x" * pinned, "pinned": True},
             {"role": "user", "content": question},
         ],
         model=MODEL,
-        tools=tools,
+        tools=[{"name": "calculator", "max_calls": 2}],
     )
-    kept = _kept((await caller.steps(task["id"]))[-1])
-    for step in (1, 2):
-        assert kept[f"tool_call step {step}"] == kept[f"tool_result step {step}"]
-    assert (kept["tool_call step 1"], kept["tool_call step 2"]) == (False, True)
-    assert kept["message message 1"]
+    step = (await caller.steps(task["id"]))[-1]
+    assert _kept(step) == {
+        "message message 1": True,
+        "tool_result step 1": False,
+        "tool_result step 2": True,
+        "message message 2": True,
+    }
+    (row,) = books.rows(
+        "select prompt_ids from generations where generation_key = %s",
+        f"{task['id']}:{step['step']}#0",
+    )
+    read = "".join(map(chr, array("i", row["prompt_ids"])))
+    for digit, expression, there in zip(digits, sums, (False, True), strict=True):
+        result = f"{expression} = {int(digit * 12) * 2}"
+        # The call is quoted with its result, or neither is there.
+        assert (f"({expression}) {result}" in read) is there
+        assert (result in read) is there
 
 
 async def test_what_must_be_kept_and_does_not_fit_is_a_typed_error(

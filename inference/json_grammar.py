@@ -21,7 +21,7 @@ _BASIC = {
     "hex": "[0-9a-fA-F]",
     # No lone surrogates: they are no characters and would break whoever reads the text.
     "char": (
-        '[^"\\\\\\x00-\\x1F\\x7F] | "\\\\" (["\\\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex hex hex | '
+        '[^"\\\\\\x00-\\x1F] | "\\\\" (["\\\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex hex hex | '
         '[dD] ([0-7] hex hex | [89abAB] hex hex "\\\\u" [dD] [c-fC-F] hex hex)))'
     ),
     "string": '"\\"" char* "\\""',

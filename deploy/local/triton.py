@@ -101,7 +101,7 @@ def triton_launch(layout: Layout, ports: Mapping[str, int]) -> Launch:
     argv = [str(packages / "pytriton/tritonserver/bin/tritonserver")]
     argv += [f"--model-repository={layout.repository}", f"--backend-directory={layout.backends}"]
     argv += ["--model-control-mode=none", "--disable-auto-complete-config"]
-    argv += ["--exit-on-error=true", "--exit-timeout-secs=5"]
+    argv += ["--exit-on-error=true", "--exit-timeout-secs=3"]
     argv += ["--grpc-address=127.0.0.1", f"--grpc-port={ports['triton_grpc']}"]
     argv += ["--http-address=127.0.0.1", f"--http-port={ports['triton_http']}"]
     argv += ["--metrics-address=127.0.0.1", f"--metrics-port={ports['triton_metrics']}"]

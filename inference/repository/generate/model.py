@@ -10,7 +10,7 @@ import triton_python_backend_utils as backend
 # repository this file lies in.
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "code"))
 
-from inference.door import ignore_stop_signals, string_parameters
+from inference.door import live_and_die_with_triton, string_parameters
 from inference.server import Server
 
 
@@ -19,7 +19,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Loads the model."""
-        ignore_stop_signals()
+        live_and_die_with_triton()
         self._server = Server(backend, string_parameters(args["model_config"]))
 
     def execute(self, requests: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Runs one of the SQL files beside this module as (part of) a revision."""
+"""Runs the SQL files beside this module as (part of) a revision."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from alembic import op
 _BIND = re.compile(r"(?<![:\w\\]):(?=\w)")
 
 
-def run(name: str) -> None:
-    """Executes every statement of a file.
+def run(*names: str) -> None:
+    """Executes every statement of some files, in order.
 
     Args:
-        name: file name in this folder.
+        names: file names in this folder.
     """
-    source = (Path(__file__).parent / name).read_text(encoding="utf-8")
-    # Colons before words would be taken for bind parameters.
-    op.execute(sa.text(_BIND.sub(r"\\:", source)))
+    for name in names:
+        source = (Path(__file__).parent / name).read_text(encoding="utf-8")
+        # Colons before words would be taken for bind parameters.
+        op.execute(sa.text(_BIND.sub(r"\\:", source)))

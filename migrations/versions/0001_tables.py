@@ -12,4 +12,10 @@ depends_on = None
 
 def upgrade() -> None:
     """Applies the revision."""
-    run("0001_tables.sql")
+    run(
+        "0001_identity_and_budgets.sql",
+        "0001_tasks.sql",
+        "0001_ledger.sql",
+        "0001_catalogue_and_retrieval.sql",
+        "0001_fence_and_grants.sql",
+    )

@@ -26,6 +26,7 @@ from store.bootstrap import (
 from store.database import Database
 from store.errors import StoreError
 from store.identity import Principal, authenticate
+from store.ledger import ensure_partitions
 from tests.integration.store.conftest import APP_PASSWORD, READER_PASSWORD, Server
 
 
@@ -228,9 +229,8 @@ async def test_a_month_begins_in_its_own_partition(
 async def test_partitions_are_made_by_the_processes_and_fenced(
     server: Server, db: Database, admin_db: Database
 ) -> None:
-    made = await db.run_untenanted("select ensure_partitions(14) as made")
-    assert made[0]["made"] == 2
-    assert (await db.run_untenanted("select ensure_partitions(14) as made"))[0]["made"] == 0
+    assert await ensure_partitions(db, months=14) == 2
+    assert await ensure_partitions(db, months=14) == 0
     rows = await admin_db.run_untenanted(
         "select c.relname, c.relrowsecurity and c.relforcerowsecurity as fenced,"
         " (select count(*) from pg_policy p where p.polrelid = c.oid) as policies,"

@@ -1,0 +1,78 @@
+"""Tasks on file: listed, started, found when nobody started them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from uuid_utils.compat import uuid7
+
+from store.database import Database
+from store.tasks import (
+    discard_task,
+    finish_task,
+    get_task,
+    list_steps,
+    list_tasks,
+    mark_started,
+    unstarted_tasks,
+)
+from tests.integration.store.calls import admit_call, file_task
+from tests.integration.store.conftest import Tenant
+
+
+async def test_pages_show_every_task_once_newest_first(db: Database, tenant: Tenant) -> None:
+    org = tenant.organisation_id
+    filed = [await file_task(db, tenant) for _ in range(7)]
+    seen, cursor = [], None
+    while True:
+        page = await list_tasks(db, org, cursor=cursor, limit=3)
+        seen += [task.task_id for task in page.tasks]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == filed[::-1]
+    await admit_call(db, tenant, filed[2])
+    await finish_task(db, org, filed[4], status="failed", error={"code": "x"})
+    await discard_task(db, org, filed[5])
+    running = await list_tasks(db, org, status="running")
+    assert [task.task_id for task in running.tasks] == [filed[2]]
+    assert filed[5] not in [task.task_id for task in (await list_tasks(db, org)).tasks]
+    assert await get_task(db, org, filed[5]) is None
+    failed = await get_task(db, org, filed[4])
+    assert failed is not None
+    assert (failed.status, failed.error) == ("failed", {"code": "x"})
+    assert failed.input == {"messages": [{"role": "user", "content": "hello"}]}
+    assert (failed.user, failed.tags) == ("ada", {"project": "x"})
+    assert await list_steps(db, org, uuid7()) == []
+
+
+async def test_the_first_ending_stands(db: Database, tenant: Tenant) -> None:
+    org = tenant.organisation_id
+    task_id = await file_task(db, tenant)
+    assert await finish_task(db, org, task_id, status="succeeded", answer="yes\x00")
+    assert not await finish_task(db, org, task_id, status="failed", error={"code": "late"})
+    task = await get_task(db, org, task_id)
+    assert task is not None
+    assert (task.status, task.answer, task.error) == ("succeeded", "yes\ufffd", None)
+
+
+async def test_what_nobody_started_is_found_across_organisations(
+    db: Database, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    started, waiting, gone = [await file_task(db, tenant) for _ in range(3)]
+    elsewhere = await file_task(db, other_tenant)
+    await mark_started(db, tenant.organisation_id, started, "run-1")
+    assert not await discard_task(db, tenant.organisation_id, started)
+    assert await discard_task(db, tenant.organisation_id, gone)
+    found = {t.task_id: t for t in await unstarted_tasks(db, older_than=timedelta(0), limit=1000)}
+    assert {waiting, elsewhere} <= set(found)
+    assert not {started, gone} & set(found)
+    task = found[waiting]
+    assert (task.organisation_id, task.team_id, task.key_id) == (
+        tenant.organisation_id,
+        tenant.team_id,
+        tenant.key_id,
+    )
+    assert (task.route, task.user, task.tags) == ("default", "ada", {"project": "x"})
+    assert task.input["messages"][0]["content"] == "hello"
+    assert waiting not in {t.task_id for t in await unstarted_tasks(db)}

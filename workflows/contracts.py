@@ -12,7 +12,14 @@ from enum import StrEnum
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    model_validator,
+)
 
 __all__ = [
     "INLINE_ANSWER_CHARS",
@@ -61,6 +68,9 @@ __all__ = [
 ToolName = Literal["calculator", "search"]
 # A longer answer stays in Postgres, and only its digest crosses the border.
 INLINE_ANSWER_CHARS = 4_000
+
+# `str` would write nothing as 0E-9, which no program but Python's takes for a number in a text.
+Usd = Annotated[Decimal, PlainSerializer(lambda value: f"{value:f}", str, when_used="json")]
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
@@ -142,7 +152,7 @@ class Limits(Wire):
     """Where the agent's loop ends at the latest."""
 
     max_steps: int = Field(default=8, ge=1, le=200, description="Turns of the loop, in steps.")
-    max_cost_usd: Decimal | None = Field(
+    max_cost_usd: Usd | None = Field(
         default=None,
         gt=0,
         max_digits=18,
@@ -281,7 +291,7 @@ class TaskOutcome(Wire):
     answer: str | None = Field(
         default=None, description="The answer when it is short; else read it from the task."
     )
-    cost_usd: Decimal = Decimal(0)
+    cost_usd: Usd = Decimal(0)
     error: TaskError | None = None
 
 
@@ -323,7 +333,7 @@ class AdmitInput(Call):
 class Admission(Wire):
     """The call may happen."""
 
-    held_usd: Decimal
+    held_usd: Usd
 
 
 class LookUpInput(Call):
@@ -494,8 +504,8 @@ class SettleInput(Call):
 class Charge(Wire):
     """What the call cost."""
 
-    billed_usd: Decimal
-    waste_usd: Decimal = Decimal(0)
+    billed_usd: Usd
+    waste_usd: Usd = Decimal(0)
     usage: Usage = Usage()
 
 

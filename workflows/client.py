@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, Self
 
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import PydanticPayloadConverter
-from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
+from temporalio.converter import (
+    ActivitySerializationContext,
+    DataConverter,
+    DefaultFailureConverterWithEncodedAttributes,
+    SerializationContext,
+    WorkflowSerializationContext,
+)
 
 from settings import Settings
 from workflows.codec import EncryptionCodec, KeyRing
@@ -29,13 +36,42 @@ SEARCH_STATUS = SearchAttributeKey.for_keyword("OverlineStatus")
 SEARCH_COST = SearchAttributeKey.for_int("OverlineCostMicroUSD")
 
 
+# Bound converters kept; workflows beyond are bound again when they are met again.
+MOST_BOUND = 2048
+
+
+class BoundDataConverter(DataConverter):
+    """Binds to a workflow once, not once a payload.
+
+    The SDK asks for a bound converter for every payload and would build a whole new one each
+    time, which was a fifth of a worker's time. Only the codec depends on the context here, and on
+    nothing of it but namespace and workflow, so bound converters are kept.
+    """
+
+    def with_context(self, context: SerializationContext) -> Self:
+        """Return the converter of the workflow that `context` speaks of."""
+        if not isinstance(context, WorkflowSerializationContext | ActivitySerializationContext):
+            return self
+        assert isinstance(self.payload_codec, EncryptionCodec)
+        bound: dict[tuple[str, str | None], Self] = self.__dict__.setdefault("_bound", {})
+        key = (context.namespace, context.workflow_id)
+        if key not in bound:
+            if len(bound) >= MOST_BOUND:
+                bound.clear()
+            clone = copy.copy(self)
+            clone.__dict__["_bound"] = {}
+            clone.__dict__["payload_codec"] = self.payload_codec.with_context(context)
+            bound[key] = clone
+        return bound[key]
+
+
 def data_converter(settings: Settings) -> DataConverter:
     """Return the converter: pydantic models, encrypted, failures included.
 
     Raises:
         ValueError: The key ring is empty or malformed.
     """
-    return DataConverter(
+    return BoundDataConverter(
         payload_converter_class=PydanticPayloadConverter,
         payload_codec=EncryptionCodec(
             KeyRing.parse(settings.payload_keys.get_secret_value()), settings.temporal_namespace

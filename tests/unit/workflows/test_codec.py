@@ -8,6 +8,8 @@ import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import WorkflowSerializationContext
 
+from settings import Settings
+from workflows.client import data_converter
 from workflows.codec import ENCODING, EncryptionCodec, KeyRing, PayloadRefused
 
 K1 = base64.b64encode(os.urandom(32)).decode()
@@ -97,3 +99,18 @@ def test_refuses_a_truncated_payload():
 def test_refuses_a_bad_key_ring(ring):
     with pytest.raises(ValueError, match="OVERLINE_PAYLOAD_KEYS"):
         KeyRing.parse(ring)
+
+
+def test_a_converter_is_bound_once_a_workflow_and_only_to_it():
+    settings = Settings(payload_keys=f"k1:{K1}")
+    free = data_converter(settings)
+    one = free.with_context(WorkflowSerializationContext(namespace="default", workflow_id="task-1"))
+    two = free.with_context(WorkflowSerializationContext(namespace="default", workflow_id="task-2"))
+    assert one is free.with_context(
+        WorkflowSerializationContext(namespace="default", workflow_id="task-1")
+    )
+    sealed = asyncio.run(one.encode(["secret"]))
+    assert asyncio.run(one.decode(sealed, [str])) == ["secret"]
+    assert asyncio.run(free.decode(sealed, [str])) == ["secret"]
+    with pytest.raises(PayloadRefused):
+        asyncio.run(two.decode(sealed, [str]))

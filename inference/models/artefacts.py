@@ -13,14 +13,14 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from inference.models import byte_tokenizer
 from inference.models.registry import Model
 
-Progress = Callable[[str], None]
+FORMAT = 2
+"""Raised whenever the same weights give other files, so that old folders are made again."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ def write_artefacts(folder: Path, model: Model, spelling: Spelling) -> None:
         "bos_id": spelling.bos_id,
         "stops": list(spelling.stops),
         "source": spelling.source,
+        "format": FORMAT,
     }
     _write(folder / "tokenizer.json", spelling.tokenizer)
     _write(folder / "chat_template.jinja", spelling.chat_template)
@@ -102,9 +103,8 @@ def made_from(folder: Path, source: str, model: Model) -> bool:
         about = json.loads((folder / "model.json").read_text("utf-8"))
     except (OSError, ValueError):
         return False
-    return bool(
-        about.get("source") == source and about.get("context_window") == model.context_window
-    )
+    wanted = {"source": source, "context_window": model.context_window, "format": FORMAT}
+    return all(about.get(key) == value for key, value in wanted.items())
 
 
 def _write(path: Path, text: str) -> None:

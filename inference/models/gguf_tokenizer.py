@@ -15,6 +15,12 @@ from inference.models.artefacts import Spelling
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _META = "tokenizer.ggml"
+_END_WORDS = frozenset(
+    [
+        *("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>", "<|eot_id|>", "<|eom_id|>"),
+        *("<end_of_turn>", "<end_of_utterance>", "<eos>", "</s>", "< EOT >", "_<EOT>", "<EOT>"),
+    ]
+)
 
 COMPLETION_TEMPLATE = """\
 {#- This model was taught to continue text, not to converse. A conversation is written as a page
@@ -71,10 +77,24 @@ def _ends(metadata: dict[str, Any]) -> tuple[int, ...]:
     """Ids that llama.cpp, too, takes for an end: those named, and the known words for it."""
     names = ("eos_token_id", "eot_token_id", "eom_token_id")
     ends = {int(metadata[key]) for name in names if (key := f"{_META}.{name}") in metadata}
-    words = ("<|im_end|>", "<end_of_turn>", "<|endoftext|>", "<|eot_id|>", "<eos>")
-    pieces = zip(metadata[f"{_META}.tokens"], metadata[f"{_META}.token_type"], strict=True)
-    ends |= {n for n, (piece, kind) in enumerate(pieces) if kind == _CONTROL and piece in words}
+    pieces = zip(metadata[f"{_META}.tokens"], _kinds(metadata), strict=True)
+    ends |= {
+        n for n, (piece, kind) in enumerate(pieces) if kind == _CONTROL and piece in _END_WORDS
+    }
     return tuple(sorted(ends))
+
+
+def _kinds(metadata: dict[str, Any]) -> list[int]:
+    """Kinds of the tokens, corrected as llama.cpp corrects them when it loads the file.
+
+    What is called like an end is one, whatever the file says: Gemma's file has the HTML tag </s>
+    as plain text, and llama.cpp takes it for a control token.
+    """
+    pieces = zip(metadata[f"{_META}.tokens"], metadata[f"{_META}.token_type"], strict=True)
+    return [
+        _CONTROL if kind == _USER_DEFINED and piece in _END_WORDS else kind
+        for piece, kind in pieces
+    ]
 
 
 def _byte_level(metadata: dict[str, Any]) -> Tokenizer:
@@ -95,7 +115,7 @@ def _byte_level(metadata: dict[str, Any]) -> Tokenizer:
 def _byte_fallback(metadata: dict[str, Any]) -> Tokenizer:
     """SentencePiece scores as merges: of two that are possible, the better result goes first."""
     pieces: list[str] = metadata[f"{_META}.tokens"]
-    kinds: list[int] = metadata[f"{_META}.token_type"]
+    kinds = _kinds(metadata)
     scores: list[float] = metadata[f"{_META}.scores"]
     ids = {piece: n for n, piece in enumerate(pieces)}
     ranked: list[tuple[float, int, str, str]] = []
@@ -129,7 +149,7 @@ def _byte_fallback(metadata: dict[str, Any]) -> Tokenizer:
 
 
 def _add_special(tokenizer: Tokenizer, metadata: dict[str, Any]) -> None:
-    kinds = metadata[f"{_META}.token_type"]
+    kinds = _kinds(metadata)
     tokenizer.add_tokens(
         [
             AddedToken(piece, special=kind == _CONTROL, normalized=False)

@@ -83,7 +83,9 @@ def compare(artefacts: Path, weights: Path, engine_env: Path) -> None:
         ids = tokenizer.encode(text, special=special)
         assert ids == expected, (text, special)
         if not special:
-            assert tokenizer.decode(ids) == text
+            # SentencePiece writes a space as ▁, so that character comes back as a space.
+            spelled = text.replace("▁", " ") if "gemma" in tokenizer.name else text
+            assert tokenizer.decode(ids) == spelled, text
 
 
 def test_smollm2(engine: RunningEngine, engine_env: Path) -> None:

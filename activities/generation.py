@@ -60,16 +60,16 @@ class Generation:
             temporal_attempt=attempt,
             trace_id=current_trace_id(),
         )
-        if begun.finished is not None:
-            # It was finished; only the news of it was lost.
-            ended = Ended(
-                text=begun.text,
-                completion_tokens=begun.finished.completion_tokens,
-                cached_tokens=begun.finished.cached_tokens,
-                finish_reason=begun.finished.finish_reason or "stop",
-            )
-            return self._result(call, begun, ended, None)
         async with _heartbeats(), self._lost.resolving(call, begun):
+            if begun.finished is not None:
+                # It was finished; only the news of it was lost.
+                ended = Ended(
+                    text=begun.text,
+                    completion_tokens=begun.finished.completion_tokens,
+                    cached_tokens=begun.finished.cached_tokens,
+                    finish_reason=begun.finished.finish_reason or "stop",
+                )
+                return self._result(call, begun, ended, None)
             try:
                 return await self._run(call, begun, replica)
             except RequestRefused as error:
@@ -171,9 +171,11 @@ class Generation:
         if details is None or not details.cancel_requested:
             # A worker that stops, or an attempt that timed out: another one will continue.
             return
-        reading = await reading_after_end(
-            self._deps.engines.at(replica), call.chosen.triton_model, begun.request_id
-        )
+        reading = None
+        with contextlib.suppress(EngineError):
+            reading = await reading_after_end(
+                self._deps.engines.at(replica), call.chosen.triton_model, begun.request_id
+            )
         await writer.cancelled(reading)
 
     async def _refused(self, call: GenerateInput, begun: Begun, error: RequestRefused) -> None:

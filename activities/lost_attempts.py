@@ -25,6 +25,8 @@ __all__ = ["LostAttempts", "reading_after_end"]
 # An engine notices within 200 ms that nobody reads a stream; a count taken before is too low.
 END_PATIENCE_SECONDS = 5.0
 POLL_SECONDS = 0.1
+# A request may still be on its way when its engine is first asked about it.
+UNKNOWN_POLLS = 3
 
 _CAUSES = {"lost": "engine_lost", "cancelled": "worker_lost", "finished": "result_lost"}
 
@@ -35,16 +37,20 @@ async def reading_after_end(
     """Read the engine's count of a request once it has ended there.
 
     Returns:
-        The reading, or None if the engine cannot be asked or has never heard of the request.
+        The reading, or None if the engine has never heard of the request.
+
+    Raises:
+        EngineError: The engine cannot be asked.
     """
-    reading: MeterReading | None = None
+    unknown = 0
     for _ in range(int(END_PATIENCE_SECONDS / POLL_SECONDS)):
-        try:
-            reading = await client.meter(triton_model, request_id)
-        except EngineError:
-            reading = None
-        if reading is not None and reading.state != "running":
-            break
+        reading = await client.meter(triton_model, request_id)
+        if reading is None:
+            unknown += 1
+            if unknown == UNKNOWN_POLLS:
+                return None
+        elif reading.state != "running":
+            return reading
         await asyncio.sleep(POLL_SECONDS)
     return reading
 
@@ -80,29 +86,25 @@ class LostAttempts:
     async def _resolve(
         self, call: GenerateInput | AccountInput, triton_model: str, lost: UnresolvedAttempt
     ) -> None:
-        reading = await reading_after_end(
-            self._deps.engines.at(lost.replica), triton_model, lost.request_id
-        )
-        usage, cause = (
-            (
-                AttemptUsage(
-                    prompt_tokens=reading.prompt_tokens,
-                    cached_tokens=reading.cached_tokens,
-                    completion_tokens=reading.completion_tokens,
-                    source="engine",
-                ),
-                _CAUSES.get(reading.state, "worker_lost"),
+        try:
+            reading = await reading_after_end(
+                self._deps.engines.at(lost.replica), triton_model, lost.request_id
             )
-            if reading is not None
-            else (
-                AttemptUsage(
-                    prompt_tokens=0,
-                    cached_tokens=0,
-                    completion_tokens=lost.journaled_tokens,
-                    source="journal",
-                ),
-                "engine_lost",
-            )
+        except EngineError:
+            # Most often it is starting again: the next attempt asks it. If nobody gets to, the
+            # call is settled by the journal's count, and the ledger says so.
+            return
+        if reading is None and lost.journaled_tokens:
+            # An engine that has forgotten what it said cannot be asked about it.
+            return
+        if reading is not None and reading.state == "running":
+            # Somebody still reads it, a worker that hangs perhaps: too early to count.
+            return
+        usage = AttemptUsage(
+            prompt_tokens=reading.prompt_tokens if reading else 0,
+            cached_tokens=reading.cached_tokens if reading else 0,
+            completion_tokens=reading.completion_tokens if reading else 0,
+            source="engine",
         )
         await journal.resolve_attempt(
             self._deps.db,
@@ -111,7 +113,7 @@ class LostAttempts:
             epoch=lost.epoch,
             usage=usage,
             outcome="lost",
-            cause=cause,
+            cause=_CAUSES.get(reading.state, "worker_lost") if reading else "engine_lost",
         )
         activity.logger.info(
             "accounted for a lost attempt",

@@ -1,0 +1,1 @@
+"""Kill any process at any moment: nothing is lost, nothing is done or billed twice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,16 @@ Row = dict[str, Any]
 Params = Sequence[Any] | Mapping[str, Any]
 
 _BIND = "select set_config('overline.organisation_id', %s, true)"
+
+
+@lru_cache(maxsize=64)
+def _bound_call(function: str, arguments: str) -> str:
+    # The function's first argument is what set_config returns, so the tenant is bound before the
+    # function runs; OFFSET 0 keeps the planner from rearranging the two.
+    return (
+        f"select f.* from ({_BIND} offset 0) bound (organisation_id) cross join lateral"
+        f" {function}(bound.organisation_id::uuid, {arguments}) f"
+    )
 
 
 class TenantConnection:
@@ -93,6 +104,32 @@ class Database:
             DatabaseUnavailable: the connection was lost; the statement may have been committed.
         """
         return (await self.run_many(organisation_id, [(sql, params)]))[0]
+
+    async def call(
+        self, organisation_id: UUID, function: str, arguments: str, params: Sequence[Any]
+    ) -> list[Row]:
+        """Calls one of our SQL functions for one organisation, in one round trip.
+
+        The same as `run` in effect, but one statement instead of a pipeline of two, which is
+        measurably cheaper in this process: for the hot path.
+
+        Args:
+            function: its name; its first parameter is the organisation.
+            arguments: placeholders of the others, with casts where the type is not evident.
+            params: their values.
+
+        Returns:
+            Its rows; a scalar result is the column `f`.
+        """
+        try:
+            async with self._pool.connection() as connection:
+                with self.exchange(f"select {function}()"):
+                    cursor = await connection.execute(
+                        _bound_call(function, arguments), (str(organisation_id), *params)
+                    )
+                return await cursor.fetchall()
+        except psycopg.Error as error:
+            raise translate(error) from error
 
     async def run_many(
         self, organisation_id: UUID, statements: Iterable[tuple[str, Params]]

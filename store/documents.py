@@ -241,9 +241,10 @@ async def _finish(
     status: str,
     error: dict[str, Any] | None,
 ) -> bool:
-    rows = await db.run(
+    rows = await db.call(
         organisation_id,
-        "select finish_document(%s, %s, %s, %s, %s) as finished",
-        (organisation_id, document_id, version, status, jsonb(error)),
+        "finish_document",
+        "%s, %s, %s, %s",
+        (document_id, version, status, jsonb(error)),
     )
-    return bool(rows[0]["finished"])
+    return bool(rows[0]["f"])

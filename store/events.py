@@ -86,12 +86,13 @@ async def append_event(
     Raises:
         NotFound: the organisation has no such task.
     """
-    rows = await db.run(
+    rows = await db.call(
         organisation_id,
-        "select push_event(%s, %s, %s, %s, %s, %s) as seq",
-        (organisation_id, task_id, step, type, jsonb(payload), dedupe),
+        "push_event",
+        "%s, %s, %s, %s, %s",
+        (task_id, step, type, jsonb(payload), dedupe),
     )
-    seq: int | None = rows[0]["seq"]
+    seq: int | None = rows[0]["f"]
     return seq
 
 

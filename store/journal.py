@@ -70,11 +70,11 @@ async def stage_prompt(
         candidate: 0 for the router's first choice, 1 for its first fallback, and so on.
         generation_key: `<call key>#<candidate>` unless given.
     """
-    await db.run(
+    await db.call(
         organisation_id,
-        "select stage_prompt(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        "stage_prompt",
+        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
         (
-            organisation_id,
             generation_key or f"{call_key}#{candidate}",
             call_key,
             candidate,
@@ -113,10 +113,11 @@ async def begin_attempt(
         AlreadySettled: the call is over.
         DatabaseUnavailable: not known whether it was opened; begin again (one more epoch).
     """
-    rows = await db.run(
+    rows = await db.call(
         organisation_id,
-        "select * from begin_attempt(%s, %s, %s, %s, %s)",
-        (organisation_id, generation_key, replica, temporal_attempt, trace_id),
+        "begin_attempt",
+        "%s, %s, %s, %s",
+        (generation_key, replica, temporal_attempt, trace_id),
     )
     return begun_from_row(generation_key, rows[0])
 
@@ -140,12 +141,13 @@ async def append_chunk(
         JournalGap: `seq` is ahead of the journal.
         DatabaseUnavailable: not known whether it was written; the same chunk may be sent again.
     """
-    rows = await db.run(
+    rows = await db.call(
         organisation_id,
-        "select append_chunk(%s, %s, %s, %s, %s::int4[], %s) as written",
-        (organisation_id, generation_key, epoch, seq, list(token_ids), storable(text)),
+        "append_chunk",
+        "%s, %s, %s, %s::int4[], %s",
+        (generation_key, epoch, seq, list(token_ids), storable(text)),
     )
-    return bool(rows[0]["written"])
+    return bool(rows[0]["f"])
 
 
 async def resolve_attempt(
@@ -170,11 +172,11 @@ async def resolve_attempt(
         False when somebody had resolved it before; nothing is changed then.
     """
     t = timings or AttemptTimings()
-    rows = await db.run(
+    rows = await db.call(
         organisation_id,
-        "select resolve_attempt(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) as resolved",
+        "resolve_attempt",
+        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
         (
-            organisation_id,
             generation_key,
             epoch,
             outcome,
@@ -189,7 +191,7 @@ async def resolve_attempt(
             t.duration_ms,
         ),
     )
-    return bool(rows[0]["resolved"])
+    return bool(rows[0]["f"])
 
 
 async def unresolved_attempts(
@@ -231,12 +233,11 @@ async def finish_attempt(
         False when fenced: a newer attempt exists or the call is over.
     """
     t = timings or AttemptTimings()
-    rows = await db.run(
+    rows = await db.call(
         organisation_id,
-        "select finish_attempt(%s, %s, %s, %s, %s::int4[], %s, %s, %s, %s, %s, %s, %s, %s, %s,"
-        " %s, %s, %s, %s) as finished",
+        "finish_attempt",
+        "%s, %s, %s, %s::int4[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
         (
-            organisation_id,
             generation_key,
             epoch,
             seq,
@@ -256,7 +257,7 @@ async def finish_attempt(
             cause,
         ),
     )
-    return bool(rows[0]["finished"])
+    return bool(rows[0]["f"])
 
 
 async def restart(
@@ -274,10 +275,11 @@ async def restart(
     Raises:
         Fenced: a newer attempt exists or the call is over.
     """
-    rows = await db.run(
+    rows = await db.call(
         organisation_id,
-        "select * from restart_generation(%s, %s, %s, %s)",
-        (organisation_id, generation_key, epoch, reason),
+        "restart_generation",
+        "%s, %s, %s",
+        (generation_key, epoch, reason),
     )
     if not rows:
         raise Fenced("a newer attempt has taken over")

@@ -143,10 +143,11 @@ async def admit(
         NotFound: the organisation has no such task.
         DatabaseUnavailable: not known whether it was held; ask again.
     """
-    rows = await db.run(
+    rows = await db.call(
         organisation_id,
-        "select * from admit(%s, %s, %s, %s, %s, %s, %s)",
-        (organisation_id, team_id, key_id, task_id, step, call_key, amount_usd),
+        "admit",
+        "%s, %s, %s, %s, %s, %s",
+        (team_id, key_id, task_id, step, call_key, amount_usd),
     )
     row = rows[0]
     refusal = refusal_from_row(row, amount_usd)
@@ -167,12 +168,11 @@ async def settle(db: Database, settlement: Settlement) -> Charge:
     s = settlement
     cache = s.cache_write
     finish = s.finish
-    rows = await db.run(
+    rows = await db.call(
         s.organisation_id,
-        "select * from settle(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::uuid[], %s,"
-        " %s, %s, %s, %s, %s)",
+        "settle",
+        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::uuid[], %s, %s, %s, %s, %s, %s",
         (
-            s.organisation_id,
             s.task_id,
             s.step,
             s.call_key,

@@ -107,11 +107,11 @@ async def submit_task(
     Raises:
         DatabaseUnavailable: not known whether it was filed; file it again with the same id.
     """
-    rows = await db.run(
+    rows = await db.call(
         principal.organisation_id,
-        "select * from submit_task(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        "submit_task",
+        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
         (
-            principal.organisation_id,
             principal.team_id,
             principal.key_id,
             task_id,
@@ -190,9 +190,10 @@ async def finish_task(
     Raises:
         NotFound: the organisation has no such task.
     """
-    rows = await db.run(
+    rows = await db.call(
         organisation_id,
-        "select finish_task(%s, %s, %s, %s, %s) as finished",
-        (organisation_id, task_id, status, storable_or_none(answer), jsonb(error)),
+        "finish_task",
+        "%s, %s, %s, %s",
+        (task_id, status, storable_or_none(answer), jsonb(error)),
     )
-    return bool(rows[0]["finished"])
+    return bool(rows[0]["f"])

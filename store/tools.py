@@ -38,11 +38,11 @@ async def record_tool_call(
     Raises:
         NotFound: the organisation has no such task.
     """
-    rows = await db.run(
+    rows = await db.call(
         organisation_id,
-        "select record_tool_call(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) as recorded",
+        "record_tool_call",
+        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
         (
-            organisation_id,
             task_id,
             step,
             call_id,
@@ -56,4 +56,4 @@ async def record_tool_call(
             ended_at,
         ),
     )
-    return bool(rows[0]["recorded"])
+    return bool(rows[0]["f"])

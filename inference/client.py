@@ -33,6 +33,12 @@ from inference.wire import (
     read_outputs,
 )
 
+_PROBE_S = 2.0
+"""Seconds of silence after which the model's process is asked for a sign of life."""
+_PROBE_LIMIT_S = 5.0
+_PROBES_UNANSWERED = 2
+"""Pings without an answer that make a process count as frozen; one may be a busy machine."""
+
 
 class TritonClient:
     """One replica. Never retries: retry policies live with the workflows.
@@ -92,6 +98,7 @@ class TritonClient:
             deadline_s=request.deadline_s,
             idle_s=request.idle_s,
             metadata=tuple(request.metadata.items()),
+            probed=request.triton_model,
         )
         try:
             async for response in responses:
@@ -190,6 +197,7 @@ class TritonClient:
         deadline_s: float,
         idle_s: float,
         metadata: Sequence[tuple[str, str]],
+        probed: str | None = None,
     ) -> AsyncGenerator[Any, None]:
         """The responses of one request, until its end in whatever form it comes."""
         call = self._connected().ModelStreamInfer(timeout=deadline_s, metadata=metadata)
@@ -198,8 +206,7 @@ class TritonClient:
                 await call.write(message)
                 await call.done_writing()
             while True:
-                async with asyncio.timeout(idle_s):
-                    answer = await call.read()
+                answer = await self._next(call, idle_s, probed)
                 if not isinstance(answer, service_pb2.ModelStreamInferResponse):
                     return  # grpc.aio's mark for the end of the stream
                 if answer.error_message:
@@ -224,6 +231,45 @@ class TritonClient:
             raise EngineUnavailable(str(error), "connection_lost") from error
         finally:
             call.cancel()
+
+    async def _next(self, call: Any, idle_s: float, probed: str | None) -> Any:
+        """The call's next message.
+
+        A silent stream is all one sees of a model process that died, and a model that reads a
+        long prompt is silent as well: only asking the process tells them apart soon.
+
+        Raises:
+            TimeoutError: There was none for `idle_s` seconds.
+            EngineUnavailable: The model process behind the stream is dead or frozen.
+        """
+        reading = asyncio.ensure_future(call.read())
+        clock = asyncio.get_running_loop().time
+        until = clock() + idle_s
+        unanswered = 0
+        try:
+            while True:
+                await asyncio.wait({reading}, timeout=max(0.0, min(_PROBE_S, until - clock())))
+                if reading.done():
+                    return reading.result()
+                if clock() >= until:
+                    raise TimeoutError
+                if probed is not None:
+                    unanswered = await self._probe(probed, unanswered)
+        finally:
+            reading.cancel()
+
+    async def _probe(self, triton_model: str, unanswered: int) -> int:
+        """Pings a model whose stream is silent; returns how many pings in a row got no answer."""
+        try:
+            await self.ping(triton_model, _PROBE_LIMIT_S)
+        except EngineUnavailable as error:
+            silent = error.code in ("deadline", "idle_timeout")
+            if silent and unanswered + 1 < _PROBES_UNANSWERED:
+                return unanswered + 1
+            raise EngineUnavailable(
+                f"the process of model {triton_model!r} does not answer: {error}", "unhealthy"
+            ) from error
+        return 0
 
     def _connected(self) -> Any:
         if self._stub is None:

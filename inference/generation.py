@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from inference.detokenizer import TextStream
 from inference.engines.base import Engine, EngineRefusal, Step
-from inference.meter import Meter
+from inference.meter import MAX_ID, Meter
 from inference.prompt import Prompt
 from inference.vocabulary import Vocabulary
 
@@ -88,6 +88,8 @@ def check(prompt: Prompt, vocabulary: Vocabulary) -> None:
     for holds, message in limits:
         if not holds:
             raise EngineRefusal("bad_sampling", message)
+    if len(prompt.request_id.encode()) > MAX_ID:
+        raise EngineRefusal("bad_request", f"a request id may have {MAX_ID} bytes")
     if prompt.json_schema is not None and prompt.grammar is not None:
         raise EngineRefusal("bad_grammar", "give a JSON schema or a grammar, not both")
 

@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from inference.errors import EngineError
 from inference.errors import RequestRefused as EngineRefused
-from store.errors import DatabaseUnavailable, StoreError
+from store.errors import DatabaseUnavailable, Fenced, JournalGap, StoreError
 from workflows.errors import (
     DatabaseDown,
     EngineDown,
@@ -43,8 +43,15 @@ def typed_failures(run: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             raise _failure(error) from error
         except DatabaseUnavailable as error:
             raise _failure(DatabaseDown("Postgres cannot be reached")) from error
+        except (Fenced, JournalGap) as error:
+            # A worker that hung and woke up late can fence off the attempt that counts. The next
+            # one fences it off in turn, and goes on from the journal; if this is the late one,
+            # Temporal does not ask for its failure any more.
+            raise ApplicationError(
+                str(error), type=Internal.type(), category=ApplicationErrorCategory.BENIGN
+            ) from error
         except StoreError as error:
-            # Fenced, settled, not admitted: another try of this attempt would meet the same.
+            # Settled, not admitted, not found: another try would meet the same.
             raise ApplicationError(str(error), type=Internal.type(), non_retryable=True) from error
         except EngineRefused as error:
             raise _failure(RequestRefused(str(error))) from error

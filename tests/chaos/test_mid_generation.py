@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from tests.chaos.victims import VICTIMS, kill, pids_of
@@ -90,4 +92,38 @@ async def test_a_task_goes_on_at_the_token_it_had_reached(
     await books.assert_attempts_equal(rows)
     assert await books.metered(MODEL) - before == books.booked(MODEL) - booked
     books.assert_no_call_ran_twice(rows)
+    books.assert_nothing_held(caller.organisation_id)
+
+
+async def test_a_worker_that_hangs_is_replaced_and_cannot_write_any_more(
+    caller: Caller, whole: RunningStack, books: Books
+) -> None:
+    """It is not dead: when it wakes up it still holds the stream, and half a chunk to write."""
+    before, booked = await books.metered(MODEL), books.booked(MODEL)
+    task_id = await caller.submit(
+        "Hang. " + say(TEXT, pace_ms=PACE_MS), model=MODEL, sampling={"max_tokens": 2000}
+    )
+    async with caller.watch(task_id) as watcher:
+        await watcher.until(lambda seen: len(seen.text()) >= CUT)
+        (hanging,) = await pids_of("worker", whole, task_id)
+        kill([hanging], signal.SIGSTOP)
+        shown = len(watcher.text())
+        try:
+            # Its successor has begun to write.
+            await watcher.until(lambda seen: len(seen.text()) > shown + 20, limit_s=60)
+        finally:
+            kill([hanging], signal.SIGCONT)
+        last = await watcher.to_end(limit_s=60)
+    assert last.type == "task.succeeded"
+    watcher.assert_once_and_in_order()
+    assert watcher.text() == TEXT
+    rows = books.ledger(task_id)
+    assert [row["outcome"] for row in rows].count("succeeded") == 1
+    assert len(rows) >= 2
+    assert (
+        sum(row["output_tokens"] - row["wasted_output_tokens"] for row in rows)
+        == ANSWERED_BY_ENGINE
+    )
+    await books.assert_attempts_equal(rows)
+    assert await books.metered(MODEL) - before == books.booked(MODEL) - booked
     books.assert_nothing_held(caller.organisation_id)

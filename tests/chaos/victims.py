@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from tests.integration.running import RunningStack
 
-__all__ = ["VICTIMS", "kill", "pids_of"]
+__all__ = ["VICTIMS", "kill", "model_processes", "pids_of"]
 
 VICTIMS = ("worker", "workers", "api", "triton", "model process", "temporal", "postgres")
 
@@ -33,12 +33,12 @@ async def pids_of(victim: str, stack: RunningStack, task_id: str) -> list[int]:
     return [_parts(stack)[victim]]
 
 
-def kill(pids: list[int]) -> None:
-    """End processes without giving them a chance to say or do anything."""
+def kill(pids: list[int], how: signal.Signals = signal.SIGKILL) -> None:
+    """End processes, or halt them, without giving them a chance to say or do anything."""
     assert pids
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, how)
 
 
 def model_processes(triton: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import secrets
 import shutil
 import sysconfig
@@ -121,7 +122,9 @@ def triton_launch(layout: Layout, ports: Mapping[str, int]) -> Launch:
         "PATH": f"{layout.engine_env / 'bin'}:/usr/bin:/bin",
         "HOME": str(layout.folder),
         # Without the wheel's libraries the stub dies at once and Triton waits for it for ever.
-        "LD_LIBRARY_PATH": f"{packages / 'nvidia_pytriton.libs'}:{_interpreter_libraries(layout)}",
+        "LD_LIBRARY_PATH": ":".join(
+            [str(packages / "nvidia_pytriton.libs"), *_interpreter_libraries(layout)]
+        ),
         "TZ": "UTC",
         "LC_ALL": "C.UTF-8",
     }
@@ -208,16 +211,17 @@ def _copy_backend(layout: Layout) -> None:
     version = _python_version(layout)
     stub = shipped / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
-        raise CannotRunHere(
-            "The Triton server of the `local` extra",
-            "OVERLINE_TRITON_URLS",
-            f"its wheel is missing or has no stub for Python {version}",
-            "triton.example.com:8001",
-        )
+        raise _cannot_run(f"its wheel is missing or has no stub for Python {version}")
+    library = f"libpython{version}.so.1.0"
+    if not any((Path(place) / library).exists() for place in _interpreter_libraries(layout)):
+        # Triton would wait for its stub for ever.
+        raise _cannot_run(f"its stub needs {library}, and the Python in use was built without it")
     target = layout.backends / "python"
-    if not (target / stub.name).exists():
+    kept = target / stub.name
+    # Size and time tell: another environment may have brought another Triton or Python.
+    if not kept.exists() or not filecmp.cmp(stub, kept):
         shutil.copytree(shipped / "backends/python", target, dirs_exist_ok=True)
-        shutil.copy2(stub, target / stub.name)
+        shutil.copy2(stub, kept)
 
 
 def _python_version(layout: Layout) -> str:
@@ -230,17 +234,23 @@ def _base_prefix(layout: Layout) -> Path:
         key, _, value = line.partition("=")
         if key.strip() == "home":
             return Path(value.strip()).parent
-    raise CannotRunHere(
+    raise _cannot_run(f"{layout.engine_env} does not say which Python it was made from")
+
+
+def _interpreter_libraries(layout: Layout) -> list[str]:
+    """Folders in which the stub's Python library may be, that of its own Python first."""
+    multiarch = sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu"
+    own = _base_prefix(layout) / "lib"
+    return [str(own), str(own / multiarch), f"/usr/lib/{multiarch}", "/usr/lib64"]
+
+
+def _cannot_run(reason: str) -> CannotRunHere:
+    return CannotRunHere(
         "The Triton server of the `local` extra",
         "OVERLINE_TRITON_URLS",
-        f"{layout.engine_env} does not say which Python it was made from",
+        reason,
         "triton.example.com:8001",
     )
-
-
-def _interpreter_libraries(layout: Layout) -> str:
-    multiarch = sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu"
-    return f"{_base_prefix(layout) / 'lib'}:/usr/lib/{multiarch}"
 
 
 def _replace_tree(source: Path, target: Path) -> None:

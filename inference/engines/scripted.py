@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -89,6 +90,8 @@ class ScriptedEngine:
             os._exit(9)
         if script.freeze_process is not None and said >= script.freeze_process:
             os.kill(os.getpid(), signal.SIGSTOP)
+            # The other threads stop a moment later; nothing more must leave until then.
+            time.sleep(0.2)
         if script.fail is not None and said >= script.fail:
             raise RuntimeError("the script says that the engine breaks here")
 

@@ -10,7 +10,8 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-UV := $(BIN)/uv pip
+# On a terminal uv shows its progress; elsewhere the lines of these targets are enough.
+UV := $(BIN)/uv $(shell test -t 2 || echo --quiet) pip
 # The models under Triton have an environment of their own, shared by all state folders here.
 export OVERLINE_ENGINE_ENV ?= $(CURDIR)/$(VENV)/engine
 # Tests and tools see this checkout's packages, and nothing from the caller's own Python setup.

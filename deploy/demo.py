@@ -44,6 +44,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _COLLECTION = "overline-docs"
 _QUESTION = "How does Overline resume a generation? Also calculate 12*7."
 _KILL_AFTER_TOKENS = 40
+_PATIENCE_S = 60
 _MIN_TOKENS, _MAX_TOKENS = 140, 200
 
 # Files and pipes have no width of their own: wide enough for the tables.
@@ -100,7 +101,7 @@ def _demo() -> list[tuple[bool, str]]:
             out.print(spend_table(ledger.spend()))
             counted = asyncio.run(engine_count(settings, evidence.ledger))
             _title("5 · The same again")
-            again = str(api.post("/v1/tasks", request)["id"])
+            again = _submit(api, request)
             shown = time.monotonic()
             for _ in api.events(again):
                 pass
@@ -187,7 +188,7 @@ class _Interruption:
         """
         seen = self._seen
         try:
-            seen.task = str(self._api.post("/v1/tasks", request)["id"])
+            seen.task = _submit(self._api, request)
             for event in self._api.events(seen.task, give_up_after_s=120):
                 payload = event.payload
                 if event.type == "text" and payload.get("channel") == "answer":
@@ -236,6 +237,22 @@ class _Interruption:
             f"\n[red]✂ kill -9 {names[pid]} (process {pid}) at token {self._seen.reached}[/red] "
             "[dim]· its heartbeat will be missed[/dim]"
         )
+
+
+def _submit(api: ApiClient, request: dict[str, Any]) -> str:
+    """Submit a task as a polite client does: a part that is busy or back in a moment is waited for.
+
+    The key makes it safe: a request that did arrive is not a second task.
+    """
+    key = {"Idempotency-Key": f"demo-{secrets.token_hex(8)}"}
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return str(api.post("/v1/tasks", request, key)["id"])
+        except ApiRefusal as refusal:
+            if refusal.status != 503 or time.monotonic() > deadline:
+                raise
+            time.sleep(1)
 
 
 async def _worker_of(client: Client, task: str) -> int | None:

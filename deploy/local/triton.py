@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import hashlib
 import secrets
 import shutil
 import sysconfig
@@ -21,6 +22,9 @@ from inference.errors import EngineError
 from inference.models.registry import find
 
 __all__ = ["Layout", "TritonPart", "build_repository", "models_problem", "triton_launch"]
+
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it, not a scratch folder
 
 
 @dataclass(frozen=True)
@@ -114,9 +118,7 @@ def triton_launch(layout: Layout, ports: Mapping[str, int]) -> Launch:
     closed = "shared-memory,model-repository,trace,logging"
     argv += [f"--grpc-restricted-protocol={closed}:admin-key={secrets.token_urlsafe(16)}"]
     argv += [f"--http-restricted-api={closed}:admin-key={secrets.token_urlsafe(16)}"]
-    # A name of its own: two servers on one machine must not share memory regions.
-    region = f"overline_{secrets.token_hex(4)}"
-    argv += [f"--backend-config=python,shm-region-prefix-name={region}"]
+    argv += [f"--backend-config=python,shm-region-prefix-name={_region_prefix(layout)}"]
     env = {
         # The stub runs isolated and finds its site-packages by the first `python3` in PATH.
         "PATH": f"{layout.engine_env / 'bin'}:/usr/bin:/bin",
@@ -198,11 +200,27 @@ class TritonPart(Part):
         if self._layout is None:
             self.prepare(lambda line: None)
         assert self._layout is not None
+        _remove_regions(self._layout)
         return triton_launch(self._layout, self._ports)
 
     async def problem(self) -> str | None:
         """Return what is wrong with the server or a model; None when all answer."""
         return await models_problem(self.url, self._models)
+
+
+def _region_prefix(layout: Layout) -> str:
+    """Start of the names of the server's shared memory regions.
+
+    The folder's own, so that two servers do not share any and a server that was killed leaves
+    regions its successor recognises.
+    """
+    return f"overline_{hashlib.sha256(str(layout.folder).encode()).hexdigest()[:12]}_"
+
+
+def _remove_regions(layout: Layout) -> None:
+    """Remove what a killed server of this folder left in shared memory; nobody else would."""
+    for left in _SHARED_MEMORY.glob(f"{_region_prefix(layout)}*"):
+        left.unlink(missing_ok=True)
 
 
 def _copy_backend(layout: Layout) -> None:

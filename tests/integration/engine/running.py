@@ -28,6 +28,7 @@ class RunningEngine:
         self.part = TritonPart(folder / "triton", engine_env, models, self.models_folder, ports)
         self._log = folder / "triton.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._argv: Sequence[str] = ()
 
     @property
     def url(self) -> str:
@@ -42,9 +43,16 @@ class RunningEngine:
         """The processes behind the models."""
         return [pid for pid in group_members(self.pid) if pid != self.pid]
 
+    def shared_memory(self) -> list[Path]:
+        """Regions of this server, those of a killed one included."""
+        prefix = next(arg for arg in self._argv if "shm-region" in arg).rpartition("=")[2]
+        return sorted(Path("/dev/shm").glob(f"{prefix}*"))
+
     async def start(self) -> None:
         await asyncio.to_thread(self.part.prepare, lambda line: None)
-        self._process = spawn(self.part.launch(), self._log)
+        launch = self.part.launch()
+        self._argv = launch.argv
+        self._process = spawn(launch, self._log)
         deadline = time.monotonic() + START_LIMIT_S
         while (problem := await self.part.problem()) is not None:
             died = self._process.poll() is not None

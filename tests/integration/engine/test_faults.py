@@ -134,3 +134,9 @@ async def test_a_frozen_model_process_and_a_killed_server(own_engine: Make) -> N
         while set(engine.model_processes()) & set(models):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.1)
+    # Nor would anybody else remove its shared memory; its successor does.
+    left = set(engine.shared_memory())
+    assert left
+    engine.stop(patience_s=0.5)
+    await engine.start()
+    assert not left & set(engine.shared_memory())

@@ -32,7 +32,7 @@ class Context:
             ApplicationError: `ContextTooLong` when what must be kept does not fit the window.
         """
         db, organisation = self._deps.db, call.tenant.organisation_id
-        catalogue = await self._deps.catalogue.get()
+        catalogue = await self._deps.catalogue.read()
         model = catalogue.models.get(call.chosen.model)
         if model is None:
             raise NotFound(f"model {call.chosen.model!r} is not registered any more")

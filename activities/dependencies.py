@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 
 from inference.client import TritonClient
 from inference.tokenizers import ModelTokenizer, load_tokenizer
 from settings import Settings
-from store.catalogue import Catalogue, load_catalogue
+from store.catalogue_view import CatalogueView
 from store.database import Database
 
-__all__ = ["CatalogueCache", "Dependencies", "Engines", "Tokenizers"]
-
-# Prices and routes change rarely; an old one is used for at most this long.
-CATALOGUE_SECONDS = 5.0
-
-
-class CatalogueCache:
-    """The catalogue as it was at most `CATALOGUE_SECONDS` ago, for no round trip a call."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._loaded_at = float("-inf")
-        self._catalogue: Catalogue | None = None
-        self._lock = asyncio.Lock()
-
-    async def get(self) -> Catalogue:
-        """Return the catalogue.
-
-        Raises:
-            DatabaseUnavailable: It was never read, and Postgres cannot be reached.
-        """
-        async with self._lock:
-            if self._catalogue is None or time.monotonic() - self._loaded_at > CATALOGUE_SECONDS:
-                self._catalogue = await load_catalogue(self._db)
-                self._loaded_at = time.monotonic()
-            return self._catalogue
+__all__ = ["Dependencies", "Engines", "Tokenizers"]
 
 
 class Engines:
@@ -89,11 +63,11 @@ class Dependencies:
     settings: Settings
     db: Database
     engines: Engines = field(default_factory=Engines)
-    catalogue: CatalogueCache = field(init=False)
+    catalogue: CatalogueView = field(init=False)
     tokenizers: Tokenizers = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "catalogue", CatalogueCache(self.db))
+        object.__setattr__(self, "catalogue", CatalogueView(self.db))
         object.__setattr__(self, "tokenizers", Tokenizers(self.settings))
 
     async def preload(self) -> None:

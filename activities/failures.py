@@ -12,10 +12,12 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from inference.errors import EngineError
 from inference.errors import RequestRefused as EngineRefused
 from store.errors import DatabaseUnavailable, Fenced, JournalGap, StoreError
+from store.pricing import UnknownName, Unpriced
 from workflows.errors import (
     DatabaseDown,
     EngineDown,
     Internal,
+    NotFound,
     OverlineError,
     PolicyError,
     RequestRefused,
@@ -50,6 +52,8 @@ def typed_failures(run: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             raise ApplicationError(
                 str(error), type=Internal.type(), category=ApplicationErrorCategory.BENIGN
             ) from error
+        except (UnknownName, Unpriced) as error:
+            raise _failure(NotFound(str(error))) from error
         except StoreError as error:
             # Settled, not admitted, not found: another try would meet the same.
             raise ApplicationError(str(error), type=Internal.type(), non_retryable=True) from error

@@ -8,10 +8,10 @@ from temporalio import activity
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
-from activities.pricing import models_of, worst_case_usd
 from observability.metrics import record_refusal, record_settlement, record_task
 from observability.spans import current_trace_id
 from store import money, tasks
+from store.pricing import models_of, worst_case_usd
 from store.refusals import Refusal
 from workflows.contracts import (
     Admission,
@@ -41,7 +41,7 @@ class Gateway:
         Raises:
             ApplicationError: `BudgetExceeded` with the numbers, or `KeyRefused`; not retried.
         """
-        catalogue = await self._deps.catalogue.get()
+        catalogue = await self._deps.catalogue.read()
         amount = worst_case_usd(
             catalogue, models_of(catalogue, call.route, call.model), call.max_tokens
         )

@@ -109,7 +109,7 @@ class Generation:
             )
             identify(span, call_key=call.call_key, epoch=begun.epoch)
             try:
-                final = await self._stream(client, self._request(call, begun), writer)
+                final = await self._stream(client, await self._request(call, begun), writer)
             except asyncio.CancelledError:
                 record_interruption(call.chosen.model, "cancelled")
                 await asyncio.shield(self._interrupted(call, begun, replica, writer))
@@ -192,8 +192,9 @@ class Generation:
             error_code=error.code,
         )
 
-    def _request(self, call: GenerateInput, begun: Begun) -> GenerationRequest:
+    async def _request(self, call: GenerateInput, begun: Begun) -> GenerationRequest:
         sampling, choosing = call.sampling, call.turn.purpose == "tool_call"
+        tokenizer = await self._deps.tokenizers.of(call.chosen.model)
         return GenerationRequest(
             triton_model=call.chosen.triton_model,
             request_id=begun.request_id,
@@ -209,7 +210,8 @@ class Generation:
                 repetition_penalty=1.0 if choosing else sampling.repetition_penalty,
                 presence_penalty=0.0 if choosing else sampling.presence_penalty,
                 frequency_penalty=0.0 if choosing else sampling.frequency_penalty,
-                stop=() if choosing else sampling.stop,
+                # A model without chat training ends its turn with the template's own words.
+                stop=() if choosing else (*sampling.stop, *tokenizer.stops),
                 ignore_eos=False if choosing else sampling.ignore_eos,
             ),
             grammar=(

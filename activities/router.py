@@ -9,8 +9,8 @@ from temporalio import activity
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
-from activities.pricing import models_of
 from store.catalogue import Catalogue, Model
+from store.pricing import models_of
 from workflows.contracts import Candidate, DecideInput, Decision
 from workflows.errors import ContextTooLong, NotFound
 
@@ -51,14 +51,15 @@ class Router:
     @typed_failures
     async def decide(self, call: DecideInput) -> Decision:
         """Return the models that may answer, best first, each with its reason."""
-        return choose(await self._deps.catalogue.get(), call)
+        return choose(await self._deps.catalogue.read(), call)
 
 
 def choose(catalogue: Catalogue, call: DecideInput) -> Decision:
     """Apply a route's rules: capability, prompt length, price ceiling.
 
     Raises:
-        NotFound: No such route or model, or none of its models is deployed.
+        UnknownName: No such route or model.
+        NotFound: None of its models can take the call, or is deployed.
         ContextTooLong: No model of the route takes a prompt of this length.
     """
     needed = {"grammar"} if call.turn.purpose == "tool_call" else set()

@@ -15,10 +15,10 @@ from typing import Any
 
 from temporalio.client import Client, Plugin
 
-from api.catalogue import CatalogueView
 from api.problems import Part, unavailable
 from inference.client import TritonClient
 from settings import Settings
+from store.catalogue_view import CatalogueView
 from store.database import Database
 from store.errors import DatabaseUnavailable
 from store.events import EventHub
@@ -46,7 +46,6 @@ class Parts:
 
     Attributes:
         settings: Settings of the process.
-        catalogue: Models, prices and routes.
         plugins: Plugins of the Temporal client: tracing.
         stopping: Set when the process ends; open streams end on it.
         states: What the last look at every part said.
@@ -62,8 +61,8 @@ class Parts:
         }
     )
     plugins: Sequence[Plugin] = ()
-    catalogue: CatalogueView = field(default_factory=CatalogueView)
     _database: Database | None = None
+    _catalogue: CatalogueView | None = None
     _hub: EventHub | None = None
     _temporal: Client | None = None
     _triton: list[TritonClient] = field(default_factory=list)
@@ -78,6 +77,7 @@ class Parts:
         self._database = await Database.open(
             url, min_size=0, max_size=settings.database_pool_size, name="overline-api"
         )
+        self._catalogue = CatalogueView(self._database)
         self._hub = EventHub(url)
         await self._hub.start()
         self._temporal = await Client.connect(
@@ -110,6 +110,12 @@ class Parts:
             await self._database.close()
         for client in self._triton:
             await client.close()
+
+    @property
+    def catalogue(self) -> CatalogueView:
+        """Models, prices and routes."""
+        assert self._catalogue is not None
+        return self._catalogue
 
     @property
     def database(self) -> Database:
@@ -189,7 +195,7 @@ class Parts:
     async def _language_models(self) -> set[str]:
         """Triton's names of the models that answer; none when the database cannot tell."""
         try:
-            catalogue = await self.catalogue.read(self.database)
+            catalogue = await self.catalogue.read()
         except DatabaseUnavailable:
             return set()
         return {

@@ -21,7 +21,6 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from api.catalogue import models_of, worst_case_usd
 from api.orchestrator import Orchestrator
 from api.parts import Parts
 from api.problems import ProblemError, invalid, not_found
@@ -29,17 +28,15 @@ from observability.metrics import record_refusal, record_task
 from store import money, retrieval, tasks
 from store.errors import StoreError
 from store.identity import Principal
+from store.pricing import UnknownName, models_of, worst_case_usd
 from workflows import errors, transcript
-from workflows.contracts import Plan, TaskInput, TaskRequest, Tenant
+from workflows.contracts import TOOL_CALL_MAX_TOKENS, Plan, TaskInput, TaskRequest, Tenant
 
 __all__ = ["Accepted", "submit", "sweep_unstarted"]
 
 log = logging.getLogger("overline.api")
 
 _SWEEP_EVERY_S = 5.0
-
-# A tool choice is one small JSON object; the workflow asks for no more tokens than this.
-_TOOL_CALL_MAX_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,16 @@ async def submit(
         ProblemError: 402, 404, 409, 422 or 503; see the route.
     """
     _require_words(request)
-    catalogue = await parts.catalogue.read(parts.database)
-    models = models_of(catalogue, request.route, request.model)
+    catalogue = await parts.catalogue.read()
+    try:
+        models = models_of(catalogue, request.route, request.model)
+    except UnknownName as unknown:
+        raise not_found(unknown.kind, known=unknown.known) from None
     resolved = await _with_collection_ids(parts, caller, request)
     parts.require_triton()
     task_id = uuid7()
     stored = resolved.model_dump(mode="json")
-    first_call = min(request.sampling.max_tokens, _TOOL_CALL_MAX_TOKENS if request.tools else 2**31)
+    first_call = min(request.sampling.max_tokens, TOOL_CALL_MAX_TOKENS if request.tools else 2**31)
     budget = request.limits.max_cost_usd or parts.settings.default_max_cost_usd
     verdict = await tasks.submit_task(
         parts.database,

@@ -17,6 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.chain import Answered, ModelCall
     from workflows.client import SEARCH_COST, SEARCH_MODEL, SEARCH_STATUS
     from workflows.contracts import (
+        TOOL_CALL_MAX_TOKENS,
         CloseInput,
         TaskError,
         TaskInput,
@@ -33,9 +34,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.transcript import extend
 
 __all__ = ["AgentTask"]
-
-# A tool choice is one small JSON object; more tokens than this is a model that rambles.
-TOOL_CALL_MAX_TOKENS = 128
 
 
 @workflow.defn(name="AgentTask")

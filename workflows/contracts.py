@@ -23,6 +23,7 @@ from pydantic import (
 
 __all__ = [
     "INLINE_ANSWER_CHARS",
+    "TOOL_CALL_MAX_TOKENS",
     "AccountInput",
     "Admission",
     "AdmitInput",
@@ -66,6 +67,9 @@ __all__ = [
 ]
 
 ToolName = Literal["calculator", "search"]
+# A tool choice is one small JSON object; more tokens than this is a model that rambles.
+TOOL_CALL_MAX_TOKENS = 128
+
 # A longer answer stays in Postgres, and only its digest crosses the border.
 INLINE_ANSWER_CHARS = 4_000
 

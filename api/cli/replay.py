@@ -103,8 +103,13 @@ async def replay_history(settings: Settings, history: WorkflowHistory) -> Replay
         # What went wrong is in the result; the core would print it as well.
         runtime=Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter="off"))),
     )
-    logging.getLogger("temporalio").setLevel(logging.CRITICAL + 1)
-    result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+    logger = logging.getLogger("temporalio")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+    finally:
+        logger.setLevel(level)
     failure = result.replay_failure
     return Replay(
         workflow_id=history.workflow_id,

@@ -99,6 +99,7 @@ create table cache_entries (
     cache_entry_id    uuid not null default uuidv7(),
     key               text not null,
     text              text,
+    channel           text not null default 'answer' check (channel in ('answer', 'tool_call')),
     tool_call         jsonb,
     finish_reason     text,
     model             text not null,

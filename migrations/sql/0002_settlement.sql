@@ -115,6 +115,7 @@ declare
     sums        record;
     win         record;
     hit_model   text;
+    hit_channel text;
     hit_version text;
     hit_worth   numeric;
     -- Callers need not carry a long text through their own history: the journal has it, or the
@@ -164,9 +165,9 @@ begin
     if p_outcome = 'cached' then
         update cache_entries e set hits = e.hits + 1
          where e.organisation_id = p_organisation and e.cache_entry_id = p_cache_hit
-        returning e.model, e.model_version, e.billed_usd, coalesce(p_text, e.text),
+        returning e.model, e.channel, e.model_version, e.billed_usd, coalesce(p_text, e.text),
                   coalesce(p_tool_call, e.tool_call), coalesce(p_finish_reason, e.finish_reason)
-             into hit_model, hit_version, hit_worth, v_text, v_tool_call, v_finish;
+             into hit_model, hit_channel, hit_version, hit_worth, v_text, v_tool_call, v_finish;
         if found then
             saved_usd := hit_worth;
             insert into model_calls
@@ -182,7 +183,7 @@ begin
         end if;
     end if;
 
-    select g.model, g.model_version, g.restarted_after into win from generations g
+    select g.model, g.channel, g.model_version, g.restarted_after into win from generations g
      where g.organisation_id = p_organisation and g.generation_key = p_winner;
     if v_text is null and p_winner is not null then
         select string_agg(c.text, '' order by c.seq) into v_text from token_chunks c
@@ -194,10 +195,10 @@ begin
         -- Only if nothing the answer rests on changed since the call was admitted: every change
         -- must have been visible to the admission, so what was read is what is there now.
         insert into cache_entries as e
-            (organisation_id, key, text, tool_call, finish_reason, model, model_version,
+            (organisation_id, key, text, channel, tool_call, finish_reason, model, model_version,
              prompt_tokens, completion_tokens, billed_usd, revisions, catalogue_digest, task_id,
              expires_at)
-        select p_organisation, p_cache_key, v_text, v_tool_call, v_finish, win.model,
+        select p_organisation, p_cache_key, v_text, win.channel, v_tool_call, v_finish, win.model,
                win.model_version, settle.prompt_tokens, settle.completion_tokens,
                settle.billed_usd,
                coalesce((select jsonb_object_agg(c.collection_id, c.revision) from collections c
@@ -212,7 +213,7 @@ begin
                   and c.collection_id = any (p_cache_collections)
                   and not pg_visible_in_snapshot(c.revised_in, h.admitted_under))
         on conflict (organisation_id, key) do update
-           set text = excluded.text, tool_call = excluded.tool_call,
+           set text = excluded.text, channel = excluded.channel, tool_call = excluded.tool_call,
                finish_reason = excluded.finish_reason, model = excluded.model,
                model_version = excluded.model_version, prompt_tokens = excluded.prompt_tokens,
                completion_tokens = excluded.completion_tokens, billed_usd = excluded.billed_usd,
@@ -261,9 +262,8 @@ begin
     if p_outcome = 'cached' and v_text <> '' then
         -- Nothing was generated, so nothing was streamed: give readers the words.
         perform push_event(p_organisation, h.task_id, h.step, 'text',
-            jsonb_build_object('channel',
-                case when v_tool_call is null then 'answer' else 'tool_call' end,
-                'text', v_text, 'model', hit_model, 'cached', true),
+            jsonb_build_object('channel', hit_channel, 'text', v_text, 'model', hit_model,
+                               'cached', true),
             'text.' || p_call_key);
     end if;
     perform push_event(p_organisation, h.task_id, h.step, 'step.completed',

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 from uuid_utils.compat import uuid7
 
-from activities.pricing import worst_case_usd
 from deploy.local.postgres import PostgresServer
 from inference.models.registry import MODELS, ROUTES
 from store import journal, money, tasks
@@ -20,6 +19,7 @@ from store.catalogue import Model, Price, Route, load_catalogue, sync_catalogue
 from store.database import Database
 from store.identity import Principal
 from store.journal import AttemptUsage
+from store.pricing import worst_case_usd
 from store.provision import create_organisation, create_team
 from tests.unit.docs.pages import page, pages
 

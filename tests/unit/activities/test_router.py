@@ -5,8 +5,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from activities.pricing import models_of, worst_case_usd
 from activities.router import choose
+from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from workflows.contracts import DecideInput, Tenant, Turn
 from workflows.errors import ContextTooLong, NotFound
 
@@ -67,7 +67,7 @@ def test_only_too_long_is_said_to_be_too_long(catalogue):
 
 @pytest.mark.parametrize("wrong", [{"route": "nope"}, {"model": "nope"}, {"model": "vectors"}])
 def test_unknown_names_name_the_known_ones(catalogue, wrong):
-    with pytest.raises(NotFound, match=r"known: (cheap, default|large, small)"):
+    with pytest.raises(UnknownName, match=r"known: (cheap, default|large, small)"):
         choose(catalogue, ask(**wrong))
 
 
@@ -80,6 +80,6 @@ def test_worst_case_is_the_dearest_full_window(catalogue):
 
 def test_an_unpriced_model_is_never_served(catalogue):
     catalogue.prices.pop("small")
-    with pytest.raises(NotFound, match="no price"):
+    with pytest.raises(Unpriced):
         worst_case_usd(catalogue, ["small"], 1)
     assert names(choose(catalogue, ask())) == ["large"]

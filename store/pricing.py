@@ -1,0 +1,72 @@
+"""Which models may answer, and the most a call of them can cost: one sum, for edge and gateway."""
+
+from __future__ import annotations
+
+from decimal import ROUND_UP, Decimal
+
+from store.catalogue import Catalogue
+from store.errors import StoreError
+
+__all__ = ["UnknownName", "Unpriced", "models_of", "worst_case_usd"]
+
+_PER_MILLION = Decimal(1_000_000)
+_NANO_USD = Decimal("0.000000001")
+
+
+class UnknownName(StoreError):
+    """The catalogue has no such route or model.
+
+    Attributes:
+        kind: `route` or `model`.
+        known: the names there are, sorted.
+    """
+
+    def __init__(self, kind: str, name: str, known: list[str]) -> None:
+        super().__init__(f"no {kind} {name!r}; known: {', '.join(known)}")
+        self.kind = kind
+        self.known = known
+
+
+class Unpriced(StoreError):
+    """A model has no price in force, so it is never served."""
+
+
+def models_of(catalogue: Catalogue, route: str, model: str | None) -> list[str]:
+    """Return the models that may answer: the one asked for, or the route's, in its order.
+
+    Raises:
+        UnknownName: No such route or model, or a model that only embeds.
+    """
+    if model is not None:
+        known = sorted(
+            name for name, m in catalogue.models.items() if "embedding" not in m.capabilities
+        )
+        if model not in known:
+            raise UnknownName("model", model, known)
+        return [model]
+    if route not in catalogue.routes:
+        raise UnknownName("route", route, sorted(catalogue.routes))
+    return [str(candidate["model"]) for candidate in catalogue.routes[route].candidates]
+
+
+def worst_case_usd(catalogue: Catalogue, models: list[str], max_tokens: int) -> Decimal:
+    """Return the price of a full window at the dearest of `models`, in USD, rounded up.
+
+    A window holds prompt and answer together, so the answer's tokens are priced as output and
+    all the rest as uncached input.
+
+    Raises:
+        Unpriced: A model has no price.
+    """
+    worst = Decimal(0)
+    for name in models:
+        price, model = catalogue.prices.get(name), catalogue.models.get(name)
+        if price is None or model is None:
+            raise Unpriced(f"model {name!r} has no price, so it is not served")
+        output = min(max_tokens, model.context_window)
+        worst = max(
+            worst,
+            Decimal(model.context_window - output) * price.input_usd_per_million
+            + Decimal(output) * price.output_usd_per_million,
+        )
+    return (worst / _PER_MILLION).quantize(_NANO_USD, rounding=ROUND_UP)

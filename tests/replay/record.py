@@ -1,0 +1,225 @@
+"""Records a history of every kind of task anew: `python -m tests.replay.record [kind ...]`.
+
+Do this when a change to the workflows is meant to differ from what was recorded, and say in the
+commit why no task that is running then can be hurt by it. Starts a stack of its own and ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from temporalio.client import Client
+
+from tests.chaos.victims import kill, pids_of
+from tests.integration.running import RunningStack
+from tests.integration.tasks.caller import Caller, choose, say, words
+from tests.replay.recorded import FOLDER, PAYLOAD_KEYS
+from workflows.client import connect_kwargs
+
+MODELS = "scripted,smollm2-135m-instruct,all-minilm-l6-v2"
+MODEL = "scripted"
+CALCULATE = choose({"tool": "calculator", "expression": "6*7"})
+MUST_CALCULATE = [{"name": "calculator", "must_call": True}]
+
+Record = Callable[["Recorder"], Awaitable[str]]
+
+
+class Recorder:
+    """A caller, and the stack it may break."""
+
+    def __init__(self, stack: RunningStack, caller: Caller) -> None:
+        self.stack = stack
+        self.caller = caller
+
+    async def ended(self, status: str, question: str, **fields: Any) -> str:
+        """Run a task that must end in a given way; returns its workflow's id."""
+        task_id = await self.caller.submit(question, **({"model": MODEL} | fields))
+        task = await self.caller.ended(task_id)
+        assert task["status"] == status, task
+        return f"task-{task_id}"
+
+    async def interrupted(self, status: str, act: Callable[[str], Awaitable[Any]]) -> str:
+        """Run a task to the middle of its answer, do something to it, and wait for its end."""
+        question = CALCULATE + say(words(80), pace_ms=10)
+        task_id = await self.caller.submit(
+            question, model=MODEL, tools=MUST_CALCULATE, sampling={"max_tokens": 2000}
+        )
+        async with self.caller.watch(task_id) as watcher:
+            await watcher.until(lambda seen: len(seen.text(2)) > 100)
+            await act(task_id)
+            last = await watcher.to_end()
+        assert last.type == f"task.{status}", last
+        return f"task-{task_id}"
+
+    async def collection(self) -> tuple[str, str]:
+        """Ingest a document; returns its collection and its workflow's id."""
+        name = f"c{uuid4().hex}"
+        await self.caller.request("POST", "/v1/collections", json={"name": name})
+        text = "\n\n".join(f"# Part {part}\n\n" + f"Words of part {part}. " * 40 for part in "abc")
+        path = f"/v1/collections/{name}/documents"
+        body = {"external_id": "d", "title": "d", "text": text}
+        sent = (await self.caller.request("POST", path, json=body)).json()
+        while (await self.caller.request("GET", f"{path}/{sent['id']}")).json()[
+            "status"
+        ] != "ready":
+            await asyncio.sleep(0.1)
+        return name, str(sent["workflow_id"])
+
+
+async def _plain(recorder: Recorder) -> str:
+    return await recorder.ended("succeeded", say("An answer."))
+
+
+async def _tools(recorder: Recorder) -> str:
+    name, _ = await recorder.collection()
+    question = choose({"tool": "search", "query": "part b"}) + CALCULATE + say("Found, and 42.")
+    tools = [{"name": "search", "must_call": True}, {"name": "calculator"}]
+    return await recorder.ended("succeeded", question, tools=tools, collections=[name])
+
+
+async def _passages(recorder: Recorder) -> str:
+    name, _ = await recorder.collection()
+    return await recorder.ended("succeeded", say("Read."), collections=[name], passages=2)
+
+
+async def _cached(recorder: Recorder) -> str:
+    question = f"{uuid4()} {CALCULATE}" + say("It is 42.")
+    await recorder.ended("succeeded", question, tools=MUST_CALCULATE)
+    return await recorder.ended("succeeded", question, tools=MUST_CALCULATE)
+
+
+async def _uncached(recorder: Recorder) -> str:
+    return await recorder.ended("succeeded", say("Warm."), sampling={"temperature": 0.5})
+
+
+async def _cancelled(recorder: Recorder) -> str:
+    return await recorder.interrupted("cancelled", recorder.caller.cancel)
+
+
+async def _resumed(recorder: Recorder) -> str:
+    async def die(task_id: str) -> None:
+        kill(await pids_of("worker", recorder.stack, task_id))
+
+    return await recorder.interrupted("succeeded", die)
+
+
+async def _step_limit(recorder: Recorder) -> str:
+    return await recorder.ended(
+        "failed", CALCULATE + say("never"), tools=MUST_CALCULATE, limits={"max_steps": 1}
+    )
+
+
+async def _budget(recorder: Recorder) -> str:
+    # One tool choice may cost this much, so there is nothing left for a second call.
+    worst = ((131_072 - 128) * 0.10 + 128 * 0.40) / 1_000_000
+    return await recorder.ended(
+        "failed",
+        CALCULATE + say("never"),
+        tools=MUST_CALCULATE,
+        limits={"max_cost_usd": f"{worst:.9f}"},
+        sampling={"max_tokens": 128},
+    )
+
+
+async def _refused(recorder: Recorder) -> str:
+    return await recorder.ended("failed", say("x", unheard_of=1))
+
+
+async def _fallback(recorder: Recorder) -> str:
+    candidates = json.dumps([{"model": MODEL}, {"model": "smollm2-135m-instruct"}])
+    with psycopg.connect(recorder.stack.admin_url) as connection:
+        connection.execute(
+            "insert into routes (name, description, candidates) values ('two', '', %s)",
+            (candidates,),
+        )
+    # As long as API and workers keep a catalogue they have read.
+    await asyncio.sleep(6)
+    return await recorder.ended(
+        "succeeded", say(words(9), fail=10), model=None, route="two", sampling={"max_tokens": 16}
+    )
+
+
+async def _ingestion(recorder: Recorder) -> str:
+    _, workflow_id = await recorder.collection()
+    return workflow_id
+
+
+KINDS: dict[str, Record] = {
+    "budget": _budget,
+    "cached": _cached,
+    "cancelled": _cancelled,
+    "fallback": _fallback,
+    "ingestion": _ingestion,
+    "passages": _passages,
+    "plain": _plain,
+    "refused": _refused,
+    "resumed": _resumed,
+    "step_limit": _step_limit,
+    "tools": _tools,
+    "uncached": _uncached,
+}
+
+
+def without_hosts(value: Any, host: str) -> Any:
+    """Return a history that does not tell on which machine it was recorded."""
+    if isinstance(value, list):
+        return [without_hosts(item, host) for item in value]
+    if isinstance(value, dict):
+        return {name: without_hosts(item, host) for name, item in value.items()}
+    return value.replace(f"@{host}", "@recorded") if isinstance(value, str) else value
+
+
+async def _save(client: Client, kind: str, workflow_id: str) -> None:
+    handle = client.get_workflow_handle(workflow_id)
+    # The caller hears of the end before the workflow's last event is written.
+    while (await handle.describe()).close_time is None:
+        await asyncio.sleep(0.05)
+    history = await handle.fetch_history()
+    events = without_hosts(json.loads(history.to_json()), socket.gethostname())
+    told = {"workflow_id": workflow_id, "history": events}
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / f"{kind}.json").write_text(json.dumps(told, indent=1) + "\n")
+    sys.stdout.write(f"{kind:<12} {len(history.events):>4} events  {workflow_id}\n")
+
+
+async def record(kinds: list[str]) -> None:
+    """Record tasks of the given kinds."""
+    with tempfile.TemporaryDirectory(prefix="overline-") as folder:
+        stack = RunningStack(
+            Path(folder) / "stack",
+            {"OVERLINE_MODELS": MODELS, "OVERLINE_PAYLOAD_KEYS": PAYLOAD_KEYS},
+        )
+        try:
+            stack.up()
+            caller = Caller.made(stack.admin_url, stack.state().urls["api"])
+            settings = stack.settings.model_copy(
+                update={"payload_keys": type(stack.settings.payload_keys)(PAYLOAD_KEYS)}
+            )
+            client = await Client.connect(settings.temporal_address, **connect_kwargs(settings))
+            recorder = Recorder(stack, caller)
+            for kind in kinds:
+                await _save(client, kind, await KINDS[kind](recorder))
+            await caller.http.aclose()
+        finally:
+            stack.overline("down")
+
+
+def main() -> None:
+    """Record what the arguments name, or everything."""
+    kinds = sys.argv[1:] or list(KINDS)
+    if unknown := set(kinds) - set(KINDS):
+        sys.exit(f"no such kind: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    asyncio.run(record(kinds))
+
+
+if __name__ == "__main__":
+    main()

@@ -168,7 +168,7 @@ class Generation:
         """Account for a generation that was cancelled, by the engine's own count."""
         await writer.flush()
         details = activity.cancellation_details()
-        if details is None or not details.cancel_requested:
+        if details is None or not (details.cancel_requested or details.not_found):
             # A worker that stops, or an attempt that timed out: another one will continue.
             return
         reading = None

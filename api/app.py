@@ -19,6 +19,7 @@ from temporalio.client import Plugin
 from api.body_guard import BodyGuard
 from api.codec_origin import CodecOrigin
 from api.edge import Edge
+from api.ended_outside import close_ended_outside
 from api.error_handlers import add_error_handlers
 from api.openapi import describe, version
 from api.parts import Parts
@@ -63,6 +64,7 @@ def create_app(
         parts: Parts = app.state.parts
         await parts.start()
         parts.run_in_background(sweep_unstarted(parts))
+        parts.run_in_background(close_ended_outside(parts))
         try:
             yield
         finally:

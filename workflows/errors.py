@@ -15,7 +15,8 @@
     │   └── Forbidden           OVL-2003  403
     ├── PolicyError          a limit is at fault; never retried by itself
     │   ├── BudgetExceeded      OVL-3001  402
-    │   └── StepLimitReached    OVL-3002  —     the loop ended before an answer
+    │   ├── StepLimitReached    OVL-3002  —     the loop ended before an answer
+    │   └── EndedOutside        OVL-3003  —     somebody terminated the workflow
     └── OutageError          a part is at fault; retried
         ├── DatabaseDown        OVL-4001  503
         ├── OrchestratorDown    OVL-4002  503
@@ -37,6 +38,7 @@ __all__ = [
     "Conflict",
     "ContextTooLong",
     "DatabaseDown",
+    "EndedOutside",
     "EngineDown",
     "Forbidden",
     "Internal",
@@ -160,6 +162,12 @@ class StepLimitReached(PolicyError):
     code, status, title = "OVL-3002", 422, "Step limit reached"
 
 
+class EndedOutside(PolicyError):
+    """Somebody ended the task's workflow in Temporal, past the workflow's own end."""
+
+    code, status, title = "OVL-3003", 409, "Ended from outside"
+
+
 class OutageError(OverlineError):
     """A part is down; the same request is worth sending again."""
 
@@ -201,6 +209,7 @@ ALL_ERRORS: tuple[type[OverlineError], ...] = (
     Forbidden,
     BudgetExceeded,
     StepLimitReached,
+    EndedOutside,
     DatabaseDown,
     OrchestratorDown,
     EngineDown,

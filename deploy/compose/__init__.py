@@ -1,0 +1,1 @@
+"""The same parts as containers: what their images run besides our ordinary processes."""

@@ -10,6 +10,7 @@ from tests.chaos.victims import VICTIMS, kill, pids_of
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller, choose, say, words
+from tests.integration.tasks.histories import assert_replays
 
 MODEL = "scripted"
 TEXT = words(80)
@@ -93,6 +94,7 @@ async def test_a_task_goes_on_at_the_token_it_had_reached(
     assert await books.metered(MODEL) - before == books.booked(MODEL) - booked
     books.assert_no_call_ran_twice(rows)
     books.assert_nothing_held(caller.organisation_id)
+    await assert_replays(whole, [f"task-{task_id}"])
 
 
 async def test_a_worker_that_hangs_is_replaced_and_cannot_write_any_more(
@@ -127,3 +129,4 @@ async def test_a_worker_that_hangs_is_replaced_and_cannot_write_any_more(
     await books.assert_attempts_equal(rows)
     assert await books.metered(MODEL) - before == books.booked(MODEL) - booked
     books.assert_nothing_held(caller.organisation_id)
+    await assert_replays(whole, [f"task-{task_id}"])

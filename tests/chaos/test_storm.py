@@ -11,6 +11,7 @@ from tests.chaos.victims import kill, model_processes
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller, Watcher, choose, say, words
+from tests.integration.tasks.histories import assert_replays
 
 MODEL = "scripted"
 SEED = 4711
@@ -95,3 +96,4 @@ async def test_no_moment_is_a_bad_one(caller: Caller, whole: RunningStack, books
     await books.assert_attempts_equal(rows)
     assert await books.metered(MODEL) - before == books.booked(MODEL) - booked
     books.assert_nothing_held(caller.organisation_id)
+    await assert_replays(whole, [f"task-{task['id']}" for task in tasks])

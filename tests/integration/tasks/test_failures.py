@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 
 import psycopg
@@ -151,7 +151,7 @@ async def test_cancellation_frees_the_engine_and_bills_what_was_shown(
     assert (await caller.cancel(task_id))["requested"] is False
 
 
-def _said(characters: int) -> object:
+def _said(characters: int) -> Callable[[Watcher], bool]:
     def holds(watcher: Watcher) -> bool:
         return len(watcher.text()) >= characters
 

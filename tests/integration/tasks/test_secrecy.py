@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
 from google.protobuf.message import Message
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import (
@@ -12,10 +13,12 @@ from temporalio.api.workflowservice.v1 import (
     GetWorkflowExecutionHistoryRequest,
     ListWorkflowExecutionsRequest,
 )
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 
 from tests.integration.running import RunningStack
 from tests.integration.tasks.caller import Caller, choose, say, words
+from workflows.client import connect_kwargs
+from workflows.contracts import TaskOutcome
 
 MODEL = "scripted"
 
@@ -132,6 +135,14 @@ async def test_histories_hold_ciphertext_only_and_logs_hold_no_words(
         "EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED",
         "EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED",
     } <= kinds
+
+    # They are in the histories, for those who have the key: nothing above looked into the void.
+    reader = await Client.connect(settings.temporal_address, **connect_kwargs(settings))
+    with pytest.raises(WorkflowFailureError) as refused:
+        await reader.get_workflow_handle(workflows["refused"]).result()
+    assert secrets.failure in str(refused.value.cause)
+    outcome = await reader.get_workflow_handle(workflows["good"], result_type=TaskOutcome).result()
+    assert secrets.answer in (outcome.answer or "")
 
     listed = await client.workflow_service.list_workflow_executions(
         ListWorkflowExecutionsRequest(namespace=client.namespace, page_size=1000)

@@ -12,7 +12,7 @@ import psycopg
 from deploy.local.errors import StackError
 from deploy.local.part import Part, Say
 from deploy.local.plan import Plan
-from deploy.local.postgres import STOP_SIGNAL, PostgresFolder
+from deploy.local.postgres import INSTEAD, STOP_SIGNAL, PostgresFolder
 from deploy.local.processes import Launch
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class PostgresPart(Part):
     start_limit_s = 120.0  # recovery after a crash is part of a start
     stop_signal = STOP_SIGNAL
     patience_s = 20.0
+    instead = INSTEAD
 
     def __init__(self, plan: Plan) -> None:
         self.where = PostgresFolder(

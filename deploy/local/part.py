@@ -25,6 +25,8 @@ class Part(ABC):
         health_every_s: Seconds between health checks.
         health_limit_s: Seconds one health check may take.
         failures_allowed: Failed checks in a row after which it is restarted.
+        instead: For a part whose program comes from a wheel: what it is, the setting that points
+            at a server of one's own, and an example of its value.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Part(ABC):
     health_every_s: float = 2.0
     health_limit_s: float = 5.0
     failures_allowed: int = 3
+    instead: tuple[str, str, str] | None = None
 
     def prepare(self, say: Say) -> None:  # noqa: B027 - most parts have nothing to prepare
         """Do what must be done before a start, and may take long; runs in a thread.

@@ -39,6 +39,12 @@ __all__ = ["PostgresFolder", "PostgresServer", "programs"]
 
 SUPERUSER = "postgres"
 STOP_SIGNAL = signal.SIGINT  # "fast shutdown": sessions are ended, everything is written
+# What the part is, the setting that points at another one, and an example of its value.
+INSTEAD = (
+    "The PostgreSQL of the `local` extra",
+    "OVERLINE_DATABASE_URL",
+    "postgresql://user:password@host:5432/overline",
+)
 _VERSION = "18"
 _SOCKET_PATH_LIMIT = 100  # bytes; the kernel's own limit is 104 (macOS) or 108 (Linux)
 
@@ -366,9 +372,5 @@ def _environment() -> dict[str, str]:
 
 
 def _cannot_run(reason: str) -> CannotRunHere:
-    return CannotRunHere(
-        "The PostgreSQL of the `local` extra",
-        "OVERLINE_DATABASE_URL",
-        reason,
-        "postgresql://user:password@host:5432/overline",
-    )
+    what, setting, example = INSTEAD
+    return CannotRunHere(what, setting, reason, example)

@@ -179,6 +179,11 @@ def _triton(plan: Plan) -> list[Part | Step]:
         plan.ports,
     )
     server.needs = ("engine",)
+    server.instead = (
+        "The Triton server of the `local` extra",
+        "OVERLINE_TRITON_URLS",
+        "triton.example.com:8001",
+    )
     server.health_every_s = 1.0  # a model's process can die while the server says it is ready
     server.start_limit_s = 300.0  # loading weights on two busy cores
     return [Step("engine", (), install, limit_s=_INSTALL_LIMIT_S), server]

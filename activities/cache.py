@@ -38,8 +38,13 @@ def cache_key(call: LookUpInput) -> str:
             "tools": [tool.name for tool in plan.tools],
             "collections": sorted(str(collection) for collection in plan.collections),
             "passages": plan.passages,
-            # A seed is text: canonical JSON has no integers beyond 2**53.
-            "sampling": {**plan.sampling.model_dump(mode="json"), "seed": str(plan.sampling.seed)},
+            # A tool choice is greedy and short, whatever the answer's sampling. A seed is text:
+            # canonical JSON has no integers beyond 2**53.
+            "sampling": (
+                {**plan.sampling.model_dump(mode="json"), "seed": str(plan.sampling.seed)}
+                if call.turn.purpose == "answer"
+                else None
+            ),
         }
     )
     return hashlib.sha256(canonical).hexdigest()

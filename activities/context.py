@@ -44,7 +44,8 @@ class Context:
                 organisation, call.collections, newest_question(transcript), call.passages
             )
         # The answer needs room: at least a token, at most what was asked for.
-        room = min(call.max_tokens, max(1, model.context_window // 2))
+        longest = min(call.max_tokens, model.max_output_tokens)
+        room = min(longest, max(1, model.context_window // 2))
         trimmed = trim(
             conversation_units(transcript, call.turn, passages),
             tokenizer,
@@ -75,7 +76,7 @@ class Context:
         return AssembledPrompt(
             generation_key=key,
             prompt_tokens=prompt_tokens,
-            max_tokens=min(call.max_tokens, model.context_window - prompt_tokens),
+            max_tokens=min(longest, model.context_window - prompt_tokens),
             parts=trimmed.parts,
             dropped=trimmed.dropped,
         )

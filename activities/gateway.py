@@ -141,7 +141,8 @@ def _final(status: TaskStatus) -> Literal["succeeded", "failed", "cancelled"]:
 
 def _refusal(refusal: Refusal) -> BudgetExceeded | KeyRefused:
     if refusal.code != "budget_exceeded":
-        return KeyRefused(f"the task's key was {refusal.code.removeprefix('key_')} since")
+        thing, _, state = refusal.code.partition("_")
+        return KeyRefused(f"the call was not admitted: the {thing} is {state}")
     return BudgetExceeded(
         f"the call may cost up to ${refusal.needed_usd}, but of the {refusal.scope}'s budget of "
         f"${refusal.limit_usd} ${refusal.spent_usd} is spent and ${refusal.held_usd} held",

@@ -23,6 +23,7 @@ from observability.spans import current_trace_id, identify, trace_carrier
 from store import journal
 from store.journal import AttemptUsage, Begun
 from workflows.contracts import INLINE_ANSWER_CHARS, AccountInput, Generated, GenerateInput, Usage
+from workflows.errors import ModelChanged
 from workflows.transcript import digest_of
 
 __all__ = ["Generation"]
@@ -60,6 +61,7 @@ class Generation:
             temporal_attempt=attempt,
             trace_id=current_trace_id(),
         )
+        await self._require_same_model(call, begun)
         async with _heartbeats(), self._lost.resolving(call, begun):
             if begun.finished is not None:
                 # It was finished; only the news of it was lost.
@@ -91,6 +93,21 @@ class Generation:
     async def account(self, call: AccountInput) -> None:
         """Count what a given-up generation's attempts produced, before its call is settled."""
         await self._lost.account(call)
+
+    async def _require_same_model(self, call: GenerateInput, begun: Begun) -> None:
+        """Token ids are never read with another tokenizer than the one that wrote them.
+
+        Raises:
+            ModelChanged: The model was replaced since the prompt was staged.
+        """
+        tokenizer = await self._deps.tokenizers.of(call.chosen.model)
+        model = (await self._deps.catalogue.read()).models.get(call.chosen.model)
+        if (
+            model is None
+            or model.version != begun.model_version
+            or tokenizer.version != begun.tokenizer_version
+        ):
+            raise ModelChanged(f"model {call.chosen.model!r} was replaced during the call")
 
     async def _run(self, call: GenerateInput, begun: Begun, replica: str) -> Generated:
         writer = JournalWriter(self._deps.db, call, begun)

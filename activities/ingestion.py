@@ -10,8 +10,15 @@ from temporalio import activity
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
 from activities.passages import EMBEDDING_MODEL, Passages
-from store import retrieval
-from workflows.contracts import EmbedInput, EmbedOutput, IngestInput, SplitInput, SplitOutput
+from store import documents, retrieval
+from workflows.contracts import (
+    EmbedInput,
+    EmbedOutput,
+    FailInput,
+    IngestInput,
+    SplitInput,
+    SplitOutput,
+)
 
 __all__ = ["Ingestion"]
 
@@ -75,6 +82,18 @@ class Ingestion:
                 },
             )
         return EmbedOutput(stored=len(staged))
+
+    @activity.defn(name="retrieval.fail")
+    @typed_failures
+    async def fail(self, document: FailInput) -> None:
+        """Note that a version could not be ingested; the one before stays searchable."""
+        await documents.fail_document(
+            self._deps.db,
+            document.tenant.organisation_id,
+            document.document_id,
+            document.version,
+            document.error.model_dump(mode="json"),
+        )
 
     @activity.defn(name="retrieval.publish")
     @typed_failures

@@ -172,6 +172,8 @@ class JournalWriter:
                 source="journal",
             )
         )
+        if self._unsure is not None:
+            await self._append()
         await journal.finish_attempt(
             self._db,
             organisation_id=self._organisation,

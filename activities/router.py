@@ -12,7 +12,7 @@ from activities.failures import typed_failures
 from store.catalogue import Catalogue, Model
 from store.pricing import models_of
 from workflows.contracts import Candidate, DecideInput, Decision
-from workflows.errors import ContextTooLong, NotFound
+from workflows.errors import NotFound
 
 __all__ = ["Router", "Rule", "choose"]
 
@@ -60,12 +60,12 @@ def choose(catalogue: Catalogue, call: DecideInput) -> Decision:
     Raises:
         UnknownName: No such route or model.
         NotFound: None of its models can take the call, or is deployed.
-        ContextTooLong: No model of the route takes a prompt of this length.
     """
     needed = {"grammar"} if call.turn.purpose == "tool_call" else set()
     tokens = call.prompt_chars // CHARS_PER_TOKEN
     candidates: list[Candidate] = []
     refused: list[str] = []
+    too_long: list[Rule] = []
     names = models_of(catalogue, call.route, call.model)
     rules = (
         [Rule.model_validate(rule) for rule in catalogue.routes[call.route].candidates]
@@ -74,44 +74,30 @@ def choose(catalogue: Catalogue, call: DecideInput) -> Decision:
     )
     for rule in rules:
         model = catalogue.models[rule.model]
-        why_not = _objection(catalogue, model, rule, needed, tokens)
+        why_not = _objection(catalogue, model, rule, needed)
+        if why_not is None and tokens > (rule.when.max_prompt_tokens or tokens):
+            too_long.append(rule)
+        why_not = why_not or _misfit(rule, tokens)
         if why_not is not None:
             refused.append(f"{model.name}: {why_not}")
             continue
-        for deployment in catalogue.deployments_of(model.name):
-            candidates.append(
-                Candidate(
-                    model=model.name,
-                    version=model.version,
-                    deployment=deployment.id,
-                    triton_model=deployment.triton_model,
-                    urls=tuple(deployment.urls),
-                    tokenizer_version=model.tokenizer_version,
-                    reason=_reason(call, rule, tokens),
-                )
-            )
+        candidates += _deployed(catalogue, rule, _reason(call, rule, tokens))
+    if not candidates:
+        # Longer than every rule: assembly will trim it, so the roomiest take it, best first.
+        too_long.sort(key=lambda rule: -(rule.when.max_prompt_tokens or 0))
+        for rule in too_long:
+            reason = f"~{tokens} tokens are more than any rule of the route takes: to be trimmed"
+            candidates += _deployed(catalogue, rule, reason)
     if not candidates:
         told = "; ".join(refused) or f"none of {', '.join(names)} is deployed"
-        if refused and all("window" in line or "prompt" in line for line in refused):
-            raise ContextTooLong(f"no model of route {call.route!r} takes the prompt: {told}")
         raise NotFound(f"no model of route {call.route!r} can answer: {told}")
     return Decision(route=call.route, candidates=tuple(candidates), refused=tuple(refused))
 
 
-def _objection(
-    catalogue: Catalogue, model: Model, rule: Rule, needed: set[str], tokens: int
-) -> str | None:
+def _objection(catalogue: Catalogue, model: Model, rule: Rule, needed: set[str]) -> str | None:
     missing = (needed | set(rule.when.capabilities)) - set(model.capabilities)
     if missing:
         return f"lacks {', '.join(sorted(missing))}"
-    if rule.when.max_prompt_tokens is not None and tokens > rule.when.max_prompt_tokens:
-        return (
-            f"the rule takes prompts up to {rule.when.max_prompt_tokens} tokens, this has ~{tokens}"
-        )
-    if rule.when.min_prompt_tokens is not None and tokens < rule.when.min_prompt_tokens:
-        return (
-            f"the rule takes prompts from {rule.when.min_prompt_tokens} tokens, this has ~{tokens}"
-        )
     price = catalogue.prices.get(model.name)
     if price is None:
         return "has no price"
@@ -119,6 +105,30 @@ def _objection(
     if ceiling is not None and price.output_usd_per_million > ceiling:
         return f"costs ${price.output_usd_per_million} a million output tokens, above ${ceiling}"
     return None
+
+
+def _misfit(rule: Rule, tokens: int) -> str | None:
+    if rule.when.max_prompt_tokens is not None and tokens > rule.when.max_prompt_tokens:
+        return f"its rule takes up to {rule.when.max_prompt_tokens} tokens, this has ~{tokens}"
+    if rule.when.min_prompt_tokens is not None and tokens < rule.when.min_prompt_tokens:
+        return f"its rule takes from {rule.when.min_prompt_tokens} tokens on, this has ~{tokens}"
+    return None
+
+
+def _deployed(catalogue: Catalogue, rule: Rule, reason: str) -> list[Candidate]:
+    model = catalogue.models[rule.model]
+    return [
+        Candidate(
+            model=model.name,
+            version=model.version,
+            deployment=deployment.id,
+            triton_model=deployment.triton_model,
+            urls=tuple(deployment.urls),
+            tokenizer_version=model.tokenizer_version,
+            reason=reason,
+        )
+        for deployment in catalogue.deployments_of(model.name)
+    ]
 
 
 def _reason(call: DecideInput, rule: Rule, tokens: int) -> str:

@@ -17,7 +17,7 @@ from workflows.contracts import Turn
 __all__ = ["PROMPT_FORMAT", "Unit", "conversation_units", "newest_question"]
 
 # Part of every cache key. Raise it whenever an equal conversation is shown to a model differently.
-PROMPT_FORMAT = 1
+PROMPT_FORMAT = 2
 
 Kind = Literal["system", "passage", "message", "tool_result"]
 

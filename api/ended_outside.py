@@ -26,7 +26,7 @@ __all__ = ["close_ended_outside"]
 log = logging.getLogger("overline.api")
 
 _EVERY_S = 10.0
-_LOOK_BACK = timedelta(hours=1)
+_LOOK_BACK = timedelta(days=1)
 
 
 async def close_ended_outside(parts: Parts) -> None:

@@ -28,7 +28,7 @@ from observability.metrics import record_refusal, record_task
 from store import money, retrieval, tasks
 from store.errors import StoreError
 from store.identity import Principal
-from store.pricing import UnknownName, models_of, worst_case_usd
+from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from workflows import errors, transcript
 from workflows.contracts import TOOL_CALL_MAX_TOKENS, Plan, TaskInput, TaskRequest, Tenant
 
@@ -64,13 +64,17 @@ async def submit(
     catalogue = await parts.catalogue.read()
     try:
         models = models_of(catalogue, request.route, request.model)
+        first_call = worst_case_usd(catalogue, models, _first_max_tokens(request))
     except UnknownName as unknown:
         raise not_found(unknown.kind, known=unknown.known) from None
+    except Unpriced as unpriced:
+        raise ProblemError(errors.NotFound, str(unpriced)) from None
     resolved = await _with_collection_ids(parts, caller, request)
-    parts.require_triton()
+    if idempotency_key is None:
+        # With one, this may be the repetition of a request that was accepted.
+        parts.require_triton()
     task_id = uuid7()
     stored = resolved.model_dump(mode="json")
-    first_call = min(request.sampling.max_tokens, TOOL_CALL_MAX_TOKENS if request.tools else 2**31)
     budget = request.limits.max_cost_usd or parts.settings.default_max_cost_usd
     verdict = await tasks.submit_task(
         parts.database,
@@ -82,7 +86,7 @@ async def submit(
         user=request.user,
         tags=dict(request.tags),
         route=request.route,
-        worst_case_usd=worst_case_usd(catalogue, models, first_call),
+        worst_case_usd=first_call,
         max_cost_usd=budget,
     )
     if isinstance(verdict, money.Refusal):
@@ -97,6 +101,12 @@ async def submit(
         record_task("accepted")
         await _start_or_take_back(parts, caller, task_id, stored)
     return Accepted(task_id=verdict.task_id, replayed=not verdict.created)
+
+
+def _first_max_tokens(request: TaskRequest) -> int:
+    """Longest answer of the task's first call, in tokens."""
+    wanted = request.sampling.max_tokens
+    return min(wanted, TOOL_CALL_MAX_TOKENS) if request.tools else wanted
 
 
 def _require_words(request: TaskRequest) -> None:
@@ -150,8 +160,9 @@ async def _start_or_take_back(
     parts: Parts, caller: Principal, task_id: UUID, stored: Mapping[str, Any]
 ) -> None:
     try:
+        parts.require_triton()
         await _start(parts, _tenant(caller), task_id, stored)
-    except ProblemError:
+    except Exception:
         # Should this fail as well, the task stays accepted and the sweeper starts it.
         await tasks.discard_task(parts.database, caller.organisation_id, task_id)
         raise

@@ -65,6 +65,7 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         ingestion.split,
         ingestion.embed,
         ingestion.publish,
+        ingestion.fail,
     ]
 
 

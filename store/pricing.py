@@ -52,21 +52,24 @@ def models_of(catalogue: Catalogue, route: str, model: str | None) -> list[str]:
 def worst_case_usd(catalogue: Catalogue, models: list[str], max_tokens: int) -> Decimal:
     """Return the price of a full window at the dearest of `models`, in USD, rounded up.
 
-    A window holds prompt and answer together, so the answer's tokens are priced as output and
-    all the rest as uncached input.
+    A window holds prompt and answer together. Every token of it is priced at the dearest of what
+    it may turn out to be: input, cached or not, and, for as many as the answer may have, output.
+    Models without a price are left out: the router never chooses them.
 
     Raises:
-        Unpriced: A model has no price.
+        Unpriced: None of the models has a price.
     """
-    worst = Decimal(0)
+    worst: Decimal | None = None
     for name in models:
         price, model = catalogue.prices.get(name), catalogue.models.get(name)
         if price is None or model is None:
-            raise Unpriced(f"model {name!r} has no price, so it is not served")
+            continue
         output = min(max_tokens, model.context_window)
-        worst = max(
-            worst,
-            Decimal(model.context_window - output) * price.input_usd_per_million
-            + Decimal(output) * price.output_usd_per_million,
+        taken_in = max(price.input_usd_per_million, price.cached_input_usd_per_million)
+        full = Decimal(model.context_window - output) * taken_in + Decimal(output) * max(
+            taken_in, price.output_usd_per_million
         )
+        worst = full if worst is None else max(worst, full)
+    if worst is None:
+        raise Unpriced(f"none of {', '.join(models)} has a price, so none is served")
     return (worst / _PER_MILLION).quantize(_NANO_USD, rounding=ROUND_UP)

@@ -53,7 +53,7 @@ class AgentTask:
         self._cost = Decimal(0)
         self._model = ""
         self._lines: list[str] = []
-        self._closed = False
+        self._call: ModelCall | None = None
 
     @workflow.run
     async def run(self, task: TaskInput) -> TaskOutcome:
@@ -97,7 +97,7 @@ class AgentTask:
                 )
             self._step += 1
             turn = self._next_turn()
-            answered = await ModelCall(
+            self._call = ModelCall(
                 tenant=self._task.tenant,
                 task_id=self._task.task_id,
                 step=self._step,
@@ -110,10 +110,10 @@ class AgentTask:
                     if turn.purpose == "answer"
                     else TOOL_CALL_MAX_TOKENS
                 ),
-            ).run()
+            )
+            answered = await self._call.run()
             self._account(answered)
             if turn.purpose == "answer":
-                self._closed = True
                 return answered
             if answered.tool_call is None or self._asked_before(answered.tool_call):
                 self._chose_to_answer = True
@@ -189,11 +189,10 @@ class AgentTask:
         workflow.set_current_details("\n".join(self._lines[-50:]))
 
     async def _close(self, status: TaskStatus, error: TaskError | None) -> None:
-        """End the task's row. Idempotent, because a failed call has ended it already."""
-        if self._closed:
-            return
-        self._closed = True
+        """End the task's row, unless the settlement of its last call has ended it."""
         self._mark(status)
+        if self._call is not None and self._call.ended_task:
+            return
         await asyncio.shield(
             workflow.execute_activity(
                 "gateway.close",

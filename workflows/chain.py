@@ -37,7 +37,7 @@ from workflows.contracts import (
     Turn,
     Usage,
 )
-from workflows.errors import ContextTooLong, EngineDown, RequestRefused
+from workflows.errors import ContextTooLong, EngineDown, ModelChanged, RequestRefused
 from workflows.failures import describe
 
 __all__ = ["Answered", "ModelCall"]
@@ -46,6 +46,16 @@ Result = TypeVar("Result", bound=BaseModel | None)
 
 # What failed with one of these on one candidate may succeed on the next.
 _NEXT_CANDIDATE = frozenset({EngineDown.type(), RequestRefused.type(), ContextTooLong.type()})
+
+
+# Fallbacks and changes of model within one call, together.
+_MOST_CANDIDATES = 20
+
+
+def _kind(error: BaseException) -> str | None:
+    """Return the type of the failure inside an activity's error."""
+    cause = error.cause if isinstance(error, ActivityError) else None
+    return cause.type if isinstance(cause, ApplicationError) else None
 
 
 class Answered(BaseModel):
@@ -90,6 +100,7 @@ class ModelCall:
         self._prompt_chars = prompt_chars
         self._max_tokens = max_tokens
         self._generation: str | None = None
+        self.ended_task = False
 
     async def run(self) -> Answered:
         """Run the chain.
@@ -151,7 +162,9 @@ class ModelCall:
             raise
 
     async def _look_up(self) -> CacheAnswer:
-        if self._plan.cache == "off" or self._plan.sampling.temperature > 0:
+        # A tool choice is always greedy, whatever the answer's temperature.
+        sampled = self._turn.purpose == "answer" and self._plan.sampling.temperature > 0
+        if self._plan.cache == "off" or sampled:
             return CacheAnswer()
         return await self._execute(
             "cache.look_up",
@@ -183,71 +196,79 @@ class ModelCall:
         )
 
     async def _generate(self, decision: Decision) -> tuple[AssembledPrompt, Generated, Candidate]:
-        last = len(decision.candidates) - 1
-        for number, chosen in enumerate(decision.candidates):
+        """Ask one candidate after the other; each has its own prompt and its own journal."""
+        waiting = list(decision.candidates)
+        for number in range(_MOST_CANDIDATES):
+            if not waiting:
+                break
+            chosen, *waiting = waiting
             try:
-                begun = None
-                prompt = await self._execute(
-                    "context.assemble",
-                    AssembleInput(
-                        **self._common,
-                        candidate=number,
-                        chosen=chosen,
-                        turn=self._turn,
-                        collections=self._plan.collections,
-                        passages=self._passages(),
-                        max_tokens=self._max_tokens,
-                    ),
-                    AssembledPrompt,
-                    policies.RETRIEVAL,
-                    f"{chosen.model}: what does the model see?",
-                )
-                self._generation = prompt.generation_key
-                begun = AccountInput(
-                    **self._common,
-                    generation_key=prompt.generation_key,
-                    triton_model=chosen.triton_model,
-                )
-                generated = await self._execute(
-                    "generation.generate",
-                    GenerateInput(
-                        **self._common,
-                        generation_key=prompt.generation_key,
-                        chosen=chosen,
-                        turn=self._turn,
-                        sampling=self._plan.sampling,
-                        max_tokens=prompt.max_tokens,
-                    ),
-                    Generated,
-                    policies.GENERATE if number == last else policies.GENERATE_WITH_FALLBACK,
-                    f"{chosen.model}: prompt {prompt.prompt_tokens} tokens, "
-                    + (
-                        f"choose among {', '.join(self._turn.tools)}"
-                        if self._turn.purpose == "tool_call"
-                        else f"answer in {prompt.max_tokens} at most"
-                    ),
-                )
+                return await self._ask(chosen, number, alone=len(waiting) == 0)
             except (ActivityError, asyncio.CancelledError) as error:
-                if begun is not None:
-                    await self._account(begun)
-                cause = error.cause if isinstance(error, ActivityError) else None
-                if (
-                    number < last
-                    and isinstance(cause, ApplicationError)
-                    and cause.type in _NEXT_CANDIDATE
-                ):
-                    continue
-                raise
-            return prompt, generated, chosen
+                if self._generation is not None:
+                    await self._account(chosen)
+                kind = _kind(error)
+                if kind == ModelChanged.type():
+                    waiting = list((await self._decide()).candidates)
+                elif kind not in _NEXT_CANDIDATE or not waiting:
+                    raise
         raise ApplicationError(
-            f"route {decision.route!r} has no candidate", type=EngineDown.type(), non_retryable=True
+            f"no candidate of route {decision.route!r} answered",
+            type=EngineDown.type(),
+            non_retryable=True,
         )
 
-    async def _account(self, generation: AccountInput) -> None:
+    async def _ask(
+        self, chosen: Candidate, number: int, *, alone: bool
+    ) -> tuple[AssembledPrompt, Generated, Candidate]:
+        self._generation = None
+        prompt = await self._execute(
+            "context.assemble",
+            AssembleInput(
+                **self._common,
+                candidate=number,
+                chosen=chosen,
+                turn=self._turn,
+                collections=self._plan.collections,
+                passages=self._passages(),
+                max_tokens=self._max_tokens,
+            ),
+            AssembledPrompt,
+            policies.RETRIEVAL,
+            f"{chosen.model}: what does the model see?",
+        )
+        self._generation = prompt.generation_key
+        task = (
+            f"choose among {', '.join(self._turn.tools)}"
+            if self._turn.purpose == "tool_call"
+            else f"answer in {prompt.max_tokens} at most"
+        )
+        generated = await self._execute(
+            "generation.generate",
+            GenerateInput(
+                **self._common,
+                generation_key=prompt.generation_key,
+                chosen=chosen,
+                turn=self._turn,
+                sampling=self._plan.sampling,
+                max_tokens=prompt.max_tokens,
+            ),
+            Generated,
+            policies.GENERATE if alone else policies.GENERATE_WITH_FALLBACK,
+            f"{chosen.model}: prompt {prompt.prompt_tokens} tokens, {task}",
+        )
+        return prompt, generated, chosen
+
+    async def _account(self, chosen: Candidate) -> None:
         """Have the lost attempts of a given-up generation counted, if the engine can be asked."""
+        assert self._generation is not None
         counting = self._start(
             "generation.account",
-            generation,
+            AccountInput(
+                **self._common,
+                generation_key=self._generation,
+                triton_model=chosen.triton_model,
+            ),
             type(None),
             policies.ACCOUNT,
             "count what the given-up generation made",
@@ -309,6 +330,7 @@ class ModelCall:
             except asyncio.CancelledError as error:
                 interrupted = error
         charge = running.result()
+        self.ended_task = settlement.finish is not None
         # A call that ended its task was in time; any other one must not be followed by a next.
         if interrupted is not None and settlement.finish is None:
             raise interrupted

@@ -37,6 +37,7 @@ __all__ = [
     "Decision",
     "EmbedInput",
     "EmbedOutput",
+    "FailInput",
     "GenerateInput",
     "Generated",
     "IngestInput",
@@ -533,6 +534,12 @@ class IngestInput(Wire):
     collection_id: UUID
     document_id: UUID
     version: int
+
+
+class FailInput(IngestInput):
+    """Say on the document's row why it could not be ingested."""
+
+    error: TaskError
 
 
 class SplitInput(IngestInput):

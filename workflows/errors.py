@@ -21,6 +21,7 @@
         ├── DatabaseDown        OVL-4001  503
         ├── OrchestratorDown    OVL-4002  503
         ├── EngineDown          OVL-4003  503
+        ├── ModelChanged        OVL-4004  503   another version is deployed: asked again with it
         └── Internal            OVL-5000  500
 
 `type` is the name a Temporal failure carries; retry policies refer to it. Standard library only,
@@ -45,6 +46,7 @@ __all__ = [
     "InvalidRequest",
     "KeyRefused",
     "MalformedRequest",
+    "ModelChanged",
     "NotFound",
     "OrchestratorDown",
     "OutageError",
@@ -192,6 +194,16 @@ class EngineDown(OutageError):
     code, status, title = "OVL-4003", 503, "Inference engine unavailable"
 
 
+class ModelChanged(OutageError):
+    """The model or its tokenizer was replaced under a generation: its tokens mean nothing now.
+
+    The call is decided again and starts over with the model that is there.
+    """
+
+    code, status, title = "OVL-4004", 503, "Model changed"
+    retryable = False
+
+
 class Internal(OverlineError):
     """A defect of ours; the request id finds it in the logs."""
 
@@ -213,5 +225,6 @@ ALL_ERRORS: tuple[type[OverlineError], ...] = (
     DatabaseDown,
     OrchestratorDown,
     EngineDown,
+    ModelChanged,
     Internal,
 )

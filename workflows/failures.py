@@ -20,6 +20,9 @@ def describe(error: BaseException, *, step: int | None) -> TaskError:
     if isinstance(error, ActivityError):
         layer = error.activity_type
         cause = error.cause or error
+    if isinstance(cause, ActivityTimeout) and isinstance(cause.cause, ApplicationError):
+        # It was tried until the time was up: what stood in the way says more than the clock.
+        cause = cause.cause
     if isinstance(cause, ApplicationError) and cause.type in _CODES:
         return TaskError(
             code=_CODES[cause.type or ""], message=cause.message, step=step, layer=layer

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from workflows import policies
     from workflows.contracts import (
         EmbedInput,
         EmbedOutput,
+        FailInput,
         IngestInput,
         IngestOutcome,
         SplitInput,
         SplitOutput,
     )
+    from workflows.failures import describe
 
 __all__ = ["IngestDocument"]
 
@@ -25,6 +28,18 @@ class IngestDocument:
     @workflow.run
     async def run(self, document: IngestInput) -> IngestOutcome:
         """Ingest the document; its old chunks answer until the new ones are complete."""
+        try:
+            return await self._ingest(document)
+        except ActivityError as error:
+            await workflow.execute_activity(
+                "retrieval.fail",
+                FailInput(**document.model_dump(), error=describe(error, step=None)),
+                summary="say that it failed",
+                **policies.MONEY,
+            )
+            raise
+
+    async def _ingest(self, document: IngestInput) -> IngestOutcome:
         fields = document.model_dump()
         split = await workflow.execute_activity(
             "retrieval.split",

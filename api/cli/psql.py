@@ -16,6 +16,7 @@ from uuid import UUID
 
 import psycopg
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from api.cli.render import console, fail, print_json
@@ -24,6 +25,7 @@ from settings import Settings, load_settings
 __all__ = ["psql"]
 
 _UNREACHABLE = 3
+_NO_LIMIT = 10_000  # columns
 
 
 def psql(
@@ -67,8 +69,10 @@ def psql(
     if as_json:
         print_json([dict(zip(names, map(_plain, row), strict=True)) for row in rows])
     elif names:
-        console.print(_table(names, rows))
-        console.print(f"{len(rows)} row{'' if len(rows) == 1 else 's'}")
+        # A pipe has no width: nothing is folded there.
+        wide = console if console.is_terminal else Console(highlight=False, width=_NO_LIMIT)
+        wide.print(_table(names, rows))
+        wide.print(f"{len(rows)} row{'' if len(rows) == 1 else 's'}")
     else:
         console.print(said, markup=False)
 

@@ -1,5 +1,6 @@
 """Rules choose by capability, prompt length and price; the worst case is a full window."""
 
+from dataclasses import replace
 from decimal import Decimal
 from uuid import UUID, uuid4
 
@@ -8,7 +9,7 @@ import pytest
 from activities.router import choose
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from workflows.contracts import DecideInput, Tenant, Turn
-from workflows.errors import ContextTooLong, NotFound
+from workflows.errors import NotFound
 
 TENANT = Tenant(organisation_id=uuid4(), team_id=uuid4(), key_id=uuid4())
 
@@ -59,10 +60,11 @@ def test_price_ceiling(catalogue):
         choose(catalogue, ask(route="cheap"))
 
 
-def test_only_too_long_is_said_to_be_too_long(catalogue):
+def test_what_is_too_long_for_every_rule_goes_to_the_roomiest_to_be_trimmed(catalogue):
     catalogue.routes["default"].candidates[1]["when"] = {"max_prompt_tokens": 600}
-    with pytest.raises(ContextTooLong):
-        choose(catalogue, ask(chars=9000))
+    decision = choose(catalogue, ask(chars=9000))
+    assert names(decision) == ["large", "small"]
+    assert "trimmed" in decision.candidates[0].reason
 
 
 @pytest.mark.parametrize("wrong", [{"route": "nope"}, {"model": "nope"}, {"model": "vectors"}])
@@ -78,8 +80,18 @@ def test_worst_case_is_the_dearest_full_window(catalogue):
     assert worst_case_usd(catalogue, ["small"], 10**9) == Decimal("0.002")
 
 
+def test_the_worst_case_bounds_every_mix_of_tokens(catalogue):
+    odd = catalogue.prices["small"]
+    catalogue.prices["small"] = replace(
+        odd, cached_input_usd_per_million=Decimal(9), output_usd_per_million=Decimal(2)
+    )
+    # A cached token that is dearer than an answer's: the whole window may be that.
+    assert worst_case_usd(catalogue, ["small"], 100) == Decimal("0.009")
+
+
 def test_an_unpriced_model_is_never_served(catalogue):
     catalogue.prices.pop("small")
+    assert worst_case_usd(catalogue, ["small", "large"], 100) == Decimal("0.082")
     with pytest.raises(Unpriced):
         worst_case_usd(catalogue, ["small"], 1)
     assert names(choose(catalogue, ask())) == ["large"]

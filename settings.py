@@ -9,6 +9,7 @@ default works for the embedded stack. Nothing else in the project reads the envi
 from __future__ import annotations
 
 import os
+import sys
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
@@ -38,7 +39,8 @@ class Settings(BaseSettings):
     )
     engine_env: Path | None = Field(
         default=None,
-        description="Python environment of the models under Triton; default: <home>/engine.",
+        description="Python environment of the models under Triton; default: `engine` in the virtual "
+        "environment Overline runs in, or in <home>.",
     )
 
     # 01 application
@@ -134,7 +136,10 @@ class Settings(BaseSettings):
     @property
     def engine_environment(self) -> Path:
         """Folder of the engine's Python environment."""
-        return self.engine_env or self.home / "engine"
+        # Beside the packages of the harness, where every state folder finds it again; a Python
+        # that is not ours to write into is left alone.
+        ours = Path(sys.prefix) if sys.prefix != sys.base_prefix else self.home
+        return self.engine_env or ours / "engine"
 
     @property
     def models_folder(self) -> Path:

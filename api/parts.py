@@ -65,7 +65,7 @@ class Parts:
     _catalogue: CatalogueView | None = None
     _hub: EventHub | None = None
     _temporal: Client | None = None
-    _triton: list[TritonClient] = field(default_factory=list)
+    _triton: dict[str, TritonClient] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self) -> None:
@@ -86,7 +86,6 @@ class Parts:
             plugins=list(self.plugins),
             **connect_kwargs(settings),
         )
-        self._triton = [TritonClient(url) for url in self.settings.triton_urls]
         for part, look in (
             ("database", self._look_at_database),
             ("temporal", self._look_at_temporal),
@@ -108,7 +107,7 @@ class Parts:
             await self._hub.close()
         if self._database is not None:
             await self._database.close()
-        for client in self._triton:
+        for client in self._triton.values():
             await client.close()
 
     @property
@@ -179,28 +178,33 @@ class Parts:
         Triton goes on saying that it is ready when the process of a model is dead, so the models
         are asked themselves.
         """
-        asked = [
-            self._ask(client, model)
-            for client in self._triton
-            for model in await self._language_models()
-        ] or [client.server_ready(_CHECK_TIMEOUT_S) for client in self._triton]
+        deployed = await self._language_models()
+        asked = [self._ask(url, model) for url, model in deployed] or [
+            self._triton_at(url).server_ready(_CHECK_TIMEOUT_S) for url in self.settings.triton_urls
+        ]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         if not any(answer is True for answer in answers):
             raise ConnectionError
 
-    async def _ask(self, client: TritonClient, model: str) -> bool:
-        await client.ping(model, _CHECK_TIMEOUT_S)
+    def _triton_at(self, url: str) -> TritonClient:
+        if url not in self._triton:
+            self._triton[url] = TritonClient(url)
+        return self._triton[url]
+
+    async def _ask(self, url: str, model: str) -> bool:
+        await self._triton_at(url).ping(model, _CHECK_TIMEOUT_S)
         return True
 
-    async def _language_models(self) -> set[str]:
-        """Triton's names of the models that answer; none when the database cannot tell."""
+    async def _language_models(self) -> set[tuple[str, str]]:
+        """Address and Triton's name of every model that answers; none without a database."""
         try:
             catalogue = await self.catalogue.read()
         except DatabaseUnavailable:
             return set()
         return {
-            deployment.triton_model
+            (url, deployment.triton_model)
             for deployment in catalogue.deployments.values()
+            for url in deployment.urls
             if deployment.enabled
             and "embedding" not in catalogue.models[deployment.model].capabilities
         }

@@ -12,7 +12,7 @@ import psycopg
 from deploy.local.errors import StackError
 from deploy.local.part import Part, Say
 from deploy.local.plan import Plan
-from deploy.local.postgres import INSTEAD, STOP_SIGNAL, PostgresFolder
+from deploy.local.postgres_folder import INSTEAD, STOP_SIGNAL, PostgresFolder
 from deploy.local.processes import Launch
 
 if TYPE_CHECKING:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from deploy.local.processes import Launch
+from deploy.local.processes import Identity, Launch
+from deploy.local.report import State
 
-__all__ = ["Part", "Say", "Step"]
+__all__ = ["Part", "PartStatus", "Say", "Step"]
 
 Say = Callable[[str], None]
 
@@ -90,3 +93,22 @@ class Step:
         self.needs = needs
         self.act = act
         self.limit_s = limit_s
+
+
+@dataclass
+class PartStatus:
+    """How one part is doing.
+
+    Attributes:
+        state: Where it is in its life.
+        text: The last thing said about it.
+        identity: Its process while it runs.
+        restarts: How often it was started again.
+        since: Unix time of the last change of state, in seconds.
+    """
+
+    state: State = "waiting"
+    text: str = ""
+    identity: Identity | None = None
+    restarts: int = 0
+    since: float = field(default_factory=time.time)

@@ -13,13 +13,13 @@ from deploy.local.catalogue import prepare_catalogue
 from deploy.local.database import PostgresPart, prepare_schema
 from deploy.local.engine_env import ensure_engine_env
 from deploy.local.home import Home, StackLock
-from deploy.local.part import Part, Say, Step
+from deploy.local.part import Part, PartStatus, Say, Step
 from deploy.local.plan import ADDRESS_OF, ALL_PARTS, Plan
 from deploy.local.processes import Identity, mark_of
 from deploy.local.report import Event, Report
 from deploy.local.services import ApiPart, WorkerPart
 from deploy.local.state import end_strays, write_state
-from deploy.local.supervisor import PartStatus, Supervisor
+from deploy.local.supervisor import Supervisor
 from deploy.local.temporal import TemporalPart
 from deploy.local.triton import TritonPart
 

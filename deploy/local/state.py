@@ -14,8 +14,8 @@ from typing import Any
 
 from deploy.local.errors import StackError
 from deploy.local.home import Home, StackLock, write_atomically
+from deploy.local.part import PartStatus
 from deploy.local.processes import Identity, end_group, group_members
-from deploy.local.supervisor import PartStatus
 
 __all__ = ["StackState", "end_strays", "read_state", "stop_stack", "write_state"]
 

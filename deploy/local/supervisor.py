@@ -6,52 +6,27 @@ It knows nothing of what the parts are: that is `deploy.local.stack`.
 from __future__ import annotations
 
 import asyncio
-import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
-from deploy.local.errors import CannotRunHere, PartFailed, StackError
+from deploy.local.background import in_thread
+from deploy.local.endings import cannot_run, how_ended, unfit
+from deploy.local.errors import PartFailed, StackError
 from deploy.local.guardian import Guardian
-from deploy.local.part import Part, Step
+from deploy.local.part import Part, PartStatus, Step
 from deploy.local.processes import Identity, Launch, end_group, mark_of, spawn
 from deploy.local.report import Event, Report, State
 
-__all__ = ["PartStatus", "Supervisor"]
-
-T = TypeVar("T")
+__all__ = ["Supervisor"]
 
 _POLL_S = 0.1
 _STABLE_S = 60.0  # a part that ran this long starts again with the shortest delay
 _DELAYS_S = (0.2, 1.0, 2.0, 4.0, 8.0, 15.0)
 _FIRST_TRIES = 2
 _UNWELL_PATIENCE_S = 2.0
-# What loaders say of a program made for another C library or processor.
-_UNFIT = ("GLIBC", "error while loading shared libraries", "Exec format error")
-
-
-@dataclass
-class PartStatus:
-    """How one part is doing.
-
-    Attributes:
-        state: Where it is in its life.
-        text: The last thing said about it.
-        identity: Its process while it runs.
-        restarts: How often it was started again.
-        since: Unix time of the last change of state, in seconds.
-    """
-
-    state: State = "waiting"
-    text: str = ""
-    identity: Identity | None = None
-    restarts: int = 0
-    since: float = field(default_factory=time.time)
 
 
 class Supervisor:
@@ -134,7 +109,7 @@ class Supervisor:
         self._set(step.name, "starting")
         say = self._say(step.name)
         try:
-            said = await asyncio.wait_for(_in_thread(lambda: step.act(say)), step.limit_s)
+            said = await asyncio.wait_for(in_thread(lambda: step.act(say)), step.limit_s)
         except TimeoutError as error:
             raise PartFailed(step.name, f"not done within {step.limit_s:.0f} s") from error
         except StackError:
@@ -175,7 +150,7 @@ class Supervisor:
         self._set(part.name, "preparing")
         say = self._say(part.name)
         try:
-            await _in_thread(lambda: part.prepare(say))
+            await in_thread(lambda: part.prepare(say))
         except StackError:
             raise
         except Exception as error:
@@ -191,7 +166,7 @@ class Supervisor:
         except OSError as error:
             said = f"{launch.argv[0]}: {error.strerror}"
             if part.instead is not None:
-                raise _cannot_run(part.instead, said) from error
+                raise cannot_run(part.instead, said) from error
             raise PartFailed(part.name, said) from error
         self._processes[part.name] = process
         part.started(process.pid)
@@ -203,9 +178,9 @@ class Supervisor:
             code = process.poll()
             if code is not None or time.monotonic() > deadline:
                 await self._end(part)
-                if part.instead is not None and (unfit := _unfit(code, log, written)):
-                    raise _cannot_run(part.instead, unfit)
-                said = _how(code) if code is not None else f"not ready: {problem}"
+                if part.instead is not None and (reason := unfit(code, log, written)):
+                    raise cannot_run(part.instead, reason)
+                said = how_ended(code) if code is not None else f"not ready: {problem}"
                 limit = "" if code is not None else f" after {part.start_limit_s:.0f} s"
                 raise PartFailed(part.name, f"{said}{limit}", log)
             await asyncio.sleep(_POLL_S)
@@ -221,7 +196,7 @@ class Supervisor:
             while True:
                 code = process.poll()
                 if code is not None:
-                    return _how(code)
+                    return how_ended(code)
                 if check is None and time.monotonic() >= next_check:
                     check = asyncio.create_task(self._problem(part))
                 if check is not None and check.done():
@@ -254,7 +229,7 @@ class Supervisor:
         process = self._processes.get(part.name)
         if process is None:
             return
-        asked = await _in_thread(
+        asked = await in_thread(
             lambda: end_group(
                 process.pid, first=part.stop_signal, patience_s=patience, process=process
             )
@@ -310,67 +285,3 @@ class Supervisor:
                 loop.call_soon_threadsafe(self._report, Event(name, None, text))
 
         return say
-
-
-def _cannot_run(instead: tuple[str, str, str], reason: str) -> CannotRunHere:
-    what, setting, example = instead
-    return CannotRunHere(what, setting, reason, example)
-
-
-def _unfit(code: int | None, log: Path, start: int) -> str:
-    """Why a program does not run on this machine at all, if that is why it ended; else empty.
-
-    Args:
-        code: Its exit code.
-        log: Its log.
-        start: Where in the log this start of it began, in bytes.
-    """
-    if code == -signal.SIGILL:
-        return "the processor lacks an instruction that it uses"
-    if code in (None, 0):
-        return ""
-    with log.open("rb") as file:
-        file.seek(start)
-        said = file.read(65_536).decode(errors="replace")
-    for line in said.splitlines():
-        if any(sign in line for sign in _UNFIT):
-            return line.strip()
-    return ""
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"ended by itself with exit code {code}"
-    with suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"
-
-
-async def _in_thread(act: Callable[[], T]) -> T:
-    """Run blocking work in a daemon thread.
-
-    Not `asyncio.to_thread`: its threads are waited for at exit, so a long installation would keep
-    a stack that was told to stop.
-    """
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def settle(set_it: Callable[[], None]) -> None:
-        def once() -> None:
-            if not outcome.done():
-                set_it()
-
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(once)
-
-    def work() -> None:
-        try:
-            value = act()
-        except BaseException as error:
-            caught = error
-            settle(lambda: outcome.set_exception(caught))
-        else:
-            settle(lambda: outcome.set_result(value))
-
-    threading.Thread(target=work, daemon=True).start()
-    return await outcome

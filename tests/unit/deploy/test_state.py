@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 from deploy.local.home import Home, StackLock
+from deploy.local.part import PartStatus
 from deploy.local.processes import Identity, Launch, group_members, mark_of, spawn
 from deploy.local.state import end_strays, read_state, stop_stack, write_state
-from deploy.local.supervisor import PartStatus
 
 ME = Identity(os.getpid(), mark_of(os.getpid()) or "")
 

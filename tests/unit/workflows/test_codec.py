@@ -76,6 +76,19 @@ def test_refuses_clear_text():
         codec().decrypt(CLEAR)
 
 
+def test_the_servers_own_mark_passes_and_nothing_like_it():
+    mark = Payload(metadata={"encoding": b"json/plain"}, data=b'"ACTIVITY_ID_NOT_STARTED"')
+    assert codec().decrypt(mark) == mark
+    for other in (
+        Payload(metadata={"encoding": b"json/plain"}, data=b'"ACTIVITY_ID_STARTED"'),
+        Payload(metadata={"encoding": b"binary/plain"}, data=mark.data),
+        Payload(metadata={"encoding": b"json/plain", "more": b"x"}, data=mark.data),
+        Payload(data=mark.data),
+    ):
+        with pytest.raises(PayloadRefused):
+            codec().decrypt(other)
+
+
 def test_refuses_one_flipped_bit_anywhere():
     sealed = codec().encrypt(CLEAR)
     for position in range(len(sealed.data)):

@@ -10,11 +10,11 @@ import asyncio
 from decimal import Decimal
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from workflows import policies
-    from workflows.chain import Answered, ModelCall
+    from workflows.chain import Answered, ModelCall, was_cancelled
     from workflows.client import SEARCH_COST, SEARCH_MODEL, SEARCH_STATUS
     from workflows.contracts import (
         TOOL_CALL_MAX_TOKENS,
@@ -65,16 +65,12 @@ class AgentTask:
         """
         try:
             answer = await self._loop()
-        except (asyncio.CancelledError, ActivityError) as error:
-            cancelled = is_cancelled_exception(error)
-            failure = None if cancelled else describe(error, step=self._step)
-            await self._close(TaskStatus.CANCELLED if cancelled else TaskStatus.FAILED, failure)
-            if cancelled:
-                raise
-            raise self._failure(failure) from error
-        except Exception as error:
-            # A defect of ours must end the task with its type and step; left to itself, Temporal
-            # would retry the workflow task for ever.
+        except (asyncio.CancelledError, Exception) as error:
+            # A defect of ours, too, must end the task with its type and step; left to itself,
+            # Temporal would retry the workflow task for ever.
+            if was_cancelled(error):
+                await self._close(TaskStatus.CANCELLED, None)
+                raise asyncio.CancelledError from error
             failure = describe(error, step=self._step)
             await self._close(TaskStatus.FAILED, failure)
             raise self._failure(failure) from error
@@ -115,6 +111,9 @@ class AgentTask:
             self._account(answered)
             if turn.purpose == "answer":
                 return answered
+            if workflow.cancellation_reason() is not None:
+                # The call was at its end when the wish to cancel arrived, and swallowed it.
+                raise asyncio.CancelledError
             if answered.tool_call is None or self._asked_before(answered.tool_call):
                 self._chose_to_answer = True
             else:

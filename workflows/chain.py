@@ -40,7 +40,7 @@ from workflows.contracts import (
 from workflows.errors import ContextTooLong, EngineDown, ModelChanged, RequestRefused
 from workflows.failures import describe
 
-__all__ = ["Answered", "ModelCall"]
+__all__ = ["Answered", "ModelCall", "was_cancelled"]
 
 Result = TypeVar("Result", bound=BaseModel | None)
 
@@ -56,6 +56,14 @@ def _kind(error: BaseException) -> str | None:
     """Return the type of the failure inside an activity's error."""
     cause = error.cause if isinstance(error, ActivityError) else None
     return cause.type if isinstance(cause, ApplicationError) else None
+
+
+def was_cancelled(error: BaseException) -> bool:
+    """Tell whether the task was asked to end: what fails after that is not a failure of the task.
+
+    An activity that waits for its own cancellation can fail in another way meanwhile.
+    """
+    return is_cancelled_exception(error) or workflow.cancellation_reason() is not None
 
 
 class Answered(BaseModel):
@@ -208,6 +216,8 @@ class ModelCall:
                 if self._generation is not None:
                     await self._account(chosen)
                 kind = _kind(error)
+                if was_cancelled(error):
+                    raise
                 if kind == ModelChanged.type():
                     waiting = list((await self._decide()).candidates)
                 elif kind not in _NEXT_CANDIDATE or not waiting:
@@ -307,7 +317,7 @@ class ModelCall:
         )
 
     async def _settle_failure(self, error: BaseException) -> None:
-        cancelled = is_cancelled_exception(error)
+        cancelled = was_cancelled(error)
         await self._settle(
             SettleInput(
                 **self._common,

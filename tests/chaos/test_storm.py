@@ -16,6 +16,7 @@ from tests.integration.tasks.histories import assert_replays
 MODEL = "scripted"
 SEED = 4711
 TASKS = 10
+CANCELLED = 4
 TOOL_STEPS = 3
 ANSWER = words(16)
 # Workers and databases most often: they are what a call passes through.
@@ -66,8 +67,20 @@ async def test_no_moment_is_a_bad_one(caller: Caller, whole: RunningStack, books
             await watcher.to_end(limit_s=100)
         return await caller.task(task_id)
 
+    async def changed_ones_mind(number: int) -> dict[str, Any]:
+        await asyncio.sleep(chance.uniform(0, STORM_S / 2))
+        question = f"Task {number}. " + say(words(80), pace_ms=10)
+        task_id = await caller.submit(question, model=MODEL, sampling={"max_tokens": 500})
+        await asyncio.sleep(chance.uniform(0, 4))
+        await caller.cancel(task_id)
+        return await caller.ended(task_id)
+
     storm = asyncio.create_task(_storm(whole, chance))
-    tasks = await asyncio.gather(*(one(number) for number in range(TASKS)))
+    done = await asyncio.gather(
+        *(one(number) for number in range(TASKS)),
+        *(changed_ones_mind(TASKS + number) for number in range(CANCELLED)),
+    )
+    tasks, cancelled = done[:TASKS], done[TASKS:]
     killed = await storm
     assert len(killed) >= 8
     assert len(set(killed)) >= 4
@@ -93,7 +106,11 @@ async def test_no_moment_is_a_bad_one(caller: Caller, whole: RunningStack, books
         last = [row for row in own if row["step"] == TOOL_STEPS + 1]
         said = sum(row["output_tokens"] - row["wasted_output_tokens"] for row in last)
         assert said == len(ANSWER) + 1
+    ended = ("cancelled", "succeeded")
+    odd = [task["error"] for task in cancelled if task["status"] not in ended]
+    assert odd == []
+    rows += books.ledger(*(task["id"] for task in cancelled))
     await books.assert_attempts_equal(rows)
     assert await books.metered(MODEL) - before == books.booked(MODEL) - booked
     books.assert_nothing_held(caller.organisation_id)
-    await assert_replays(whole, [f"task-{task['id']}" for task in tasks])
+    await assert_replays(whole, [f"task-{task['id']}" for task in done])

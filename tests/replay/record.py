@@ -105,6 +105,17 @@ async def _cancelled(recorder: Recorder) -> str:
     return await recorder.interrupted("cancelled", recorder.caller.cancel)
 
 
+async def _cancelled_waiting(recorder: Recorder) -> str:
+    """Cancelled between two attempts: the server's own mark is in the history."""
+    task_id = await recorder.caller.submit(say(words(20), fail=30), model=MODEL)
+    async with recorder.caller.watch(task_id) as watcher:
+        await watcher.until(lambda seen: len(seen.text()) == 30)
+        await recorder.caller.cancel(task_id)
+        last = await watcher.to_end()
+    assert last.type == "task.cancelled", last
+    return f"task-{task_id}"
+
+
 async def _resumed(recorder: Recorder) -> str:
     async def die(task_id: str) -> None:
         kill(await pids_of("worker", recorder.stack, task_id))
@@ -157,6 +168,7 @@ KINDS: dict[str, Record] = {
     "budget": _budget,
     "cached": _cached,
     "cancelled": _cancelled,
+    "cancelled_waiting": _cancelled_waiting,
     "fallback": _fallback,
     "ingestion": _ingestion,
     "passages": _passages,

@@ -158,6 +158,46 @@ def _said(characters: int) -> Callable[[Watcher], bool]:
     return holds
 
 
+async def test_a_wish_to_cancel_that_meets_the_end_of_a_call_is_not_lost(
+    caller: Caller, books: Books
+) -> None:
+    """The call ends before the worker hears of the wish; the loop must not go on to the next."""
+    calls = [
+        choose({"tool": "calculator", "expression": f"1+{number}"}, pace_ms=2)
+        for number in range(30)
+    ]
+    for characters in (10, 25, 40):
+        task_id = await caller.submit(
+            f"{characters} " + "".join(calls),
+            model=MODEL,
+            tools=[{"name": "calculator", "max_calls": 50}],
+            limits={"max_steps": 60},
+        )
+        async with caller.watch(task_id) as watcher:
+            await watcher.until(_said(characters))
+            await caller.cancel(task_id)
+            assert (await watcher.to_end()).type == "task.cancelled"
+        assert len(await caller.steps(task_id)) <= 3
+        await books.assert_attempts_equal(books.ledger(task_id))
+    books.assert_nothing_held(caller.organisation_id)
+
+
+async def test_a_task_cancelled_while_its_engine_is_broken_is_cancelled_and_not_failed(
+    caller: Caller, books: Books
+) -> None:
+    task_id = await caller.submit(say(words(20), fail=30), model=MODEL)
+    async with caller.watch(task_id) as watcher:
+        # It breaks there again and again.
+        await watcher.until(_said(30))
+        await caller.cancel(task_id)
+        last = await watcher.to_end()
+    assert last.type == "task.cancelled"
+    rows = books.ledger(task_id)
+    assert sum(row["output_tokens"] - row["wasted_output_tokens"] for row in rows) == 30
+    await books.assert_attempts_equal(rows)
+    books.assert_nothing_held(caller.organisation_id)
+
+
 async def test_a_task_budget_that_runs_out_on_the_way_is_a_typed_error_with_the_numbers(
     caller: Caller, books: Books
 ) -> None:

@@ -118,7 +118,8 @@ def stop_stack(home: Home, *, limit_s: float = 90.0) -> bool:
     with suppress(ProcessLookupError):
         os.kill(holder.pid, signal.SIGTERM)
     deadline = time.monotonic() + limit_s
-    while lock.is_held():
+    # The lock is free a moment before the process is gone.
+    while lock.is_held() or holder.alive:
         if time.monotonic() > deadline:
             raise StackError(
                 f"The supervisor (process {holder.pid}) did not end within {limit_s:.0f} s. "

@@ -15,7 +15,7 @@ from typing import Any
 from deploy.local.errors import StackError
 from deploy.local.home import Home, StackLock, write_atomically
 from deploy.local.part import PartStatus
-from deploy.local.processes import Identity, end_group, group_members
+from deploy.local.processes import Identity, end_group, group_members, mark_of
 
 __all__ = ["StackState", "end_strays", "read_state", "stop_stack", "write_state"]
 
@@ -119,7 +119,7 @@ def stop_stack(home: Home, *, limit_s: float = 90.0) -> bool:
         os.kill(holder.pid, signal.SIGTERM)
     deadline = time.monotonic() + limit_s
     # The lock is free a moment before the process is gone.
-    while lock.is_held() or holder.alive:
+    while lock.is_held() or mark_of(holder.pid) == holder.mark:
         if time.monotonic() > deadline:
             raise StackError(
                 f"The supervisor (process {holder.pid}) did not end within {limit_s:.0f} s. "

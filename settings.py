@@ -39,8 +39,8 @@ class Settings(BaseSettings):
     )
     engine_env: Path | None = Field(
         default=None,
-        description="Python environment of the models under Triton; default: `engine` in the virtual "
-        "environment Overline runs in, or in <home>.",
+        description="Python environment of the models under Triton; default: `engine` in the "
+        "virtual environment Overline runs in, or in <home>.",
     )
 
     # 01 application

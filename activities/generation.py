@@ -188,12 +188,13 @@ class Generation:
         if details is None or not (details.cancel_requested or details.not_found):
             # A worker that stops, or an attempt that timed out: another one will continue.
             return
-        reading = None
+        # An engine that cannot be asked is asked again by `account`.
         with contextlib.suppress(EngineError):
             reading = await reading_after_end(
                 self._deps.engines.at(replica), call.chosen.triton_model, begun.request_id
             )
-        await writer.cancelled(reading)
+            if reading is not None and reading.state != "running":
+                await writer.cancelled(reading)
 
     async def _refused(self, call: GenerateInput, begun: Begun, error: RequestRefused) -> None:
         """Say that the engine did nothing for this attempt, so that nobody has to ask it."""

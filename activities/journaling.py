@@ -155,25 +155,14 @@ class JournalWriter:
             finish_reason=finish_reason,
         )
 
-    async def cancelled(self, reading: MeterReading | None) -> None:
-        """Write the end of a cancelled generation, by the engine's count if it could be asked."""
-        usage = (
-            AttemptUsage(
-                prompt_tokens=reading.prompt_tokens,
-                cached_tokens=reading.cached_tokens,
-                completion_tokens=reading.completion_tokens,
-                source="engine",
-            )
-            if reading is not None
-            else AttemptUsage(
-                prompt_tokens=len(self._before.prompt_ids) + len(self._before.generated_ids),
-                cached_tokens=0,
-                completion_tokens=len(self._made),
-                source="journal",
-            )
+    async def cancelled(self, reading: MeterReading) -> None:
+        """Write the end of a cancelled generation, by the engine's own count."""
+        usage = AttemptUsage(
+            prompt_tokens=reading.prompt_tokens,
+            cached_tokens=reading.cached_tokens,
+            completion_tokens=reading.completion_tokens,
+            source="engine",
         )
-        if self._unsure is not None:
-            await self._append()
         await journal.finish_attempt(
             self._db,
             organisation_id=self._organisation,

@@ -14,7 +14,7 @@ from temporalio import activity
 
 from activities.dependencies import Dependencies
 from inference.client import TritonClient
-from inference.errors import EngineError
+from inference.errors import EngineError, EngineUnavailable
 from inference.messages import MeterReading
 from store import journal
 from store.journal import AttemptUsage, Begun, UnresolvedAttempt
@@ -77,15 +77,24 @@ class LostAttempts:
             await asyncio.shield(resolving)
 
     async def account(self, call: AccountInput) -> None:
-        """Resolve every attempt of a generation that nobody will continue."""
+        """Resolve every attempt of a generation that nobody will continue.
+
+        Raises:
+            EngineUnavailable: An engine cannot be asked now, and there is time to ask again.
+        """
         unresolved = await journal.unresolved_attempts(
             self._deps.db, call.tenant.organisation_id, call.generation_key
         )
-        await asyncio.gather(*(self._resolve(call, call.triton_model, lost) for lost in unresolved))
+        known = await asyncio.gather(
+            *(self._resolve(call, call.triton_model, lost) for lost in unresolved)
+        )
+        if call.patient and not all(known):
+            raise EngineUnavailable("an engine cannot be asked what it made", "not_counted")
 
     async def _resolve(
         self, call: GenerateInput | AccountInput, triton_model: str, lost: UnresolvedAttempt
-    ) -> None:
+    ) -> bool:
+        """Write down what an attempt produced; return whether all is known that ever will be."""
         try:
             reading = await reading_after_end(
                 self._deps.engines.at(lost.replica), triton_model, lost.request_id
@@ -93,13 +102,13 @@ class LostAttempts:
         except EngineError:
             # Most often it is starting again: the next attempt asks it. If nobody gets to, the
             # call is settled by the journal's count, and the ledger says so.
-            return
+            return False
         if reading is None and lost.journaled_tokens:
             # An engine that has forgotten what it said cannot be asked about it.
-            return
+            return True
         if reading is not None and reading.state == "running":
             # Somebody still reads it, a worker that hangs perhaps: too early to count.
-            return
+            return False
         usage = AttemptUsage(
             prompt_tokens=reading.prompt_tokens if reading else 0,
             cached_tokens=reading.cached_tokens if reading else 0,
@@ -119,3 +128,4 @@ class LostAttempts:
             "accounted for a lost attempt",
             extra={"call_key": call.call_key, "attempt": lost.epoch},
         )
+        return True

@@ -28,7 +28,7 @@ number ::= [0-9]{1,12} ("." [0-9]{1,6})?
 """,
     "search": r"""
 search ::= "{\"tool\": \"search\", \"query\": \"" word (" " word){0,11} "\"}"
-word ::= [A-Za-z0-9] [A-Za-z0-9'-]{0,23} [,.?]?
+word ::= [A-Za-z] [A-Za-z'-]{0,23}
 """,
 }
 _ANSWER_RULE = r"""

@@ -16,8 +16,9 @@ from workflows.contracts import Turn
 
 __all__ = ["PROMPT_FORMAT", "Unit", "conversation_units", "newest_question"]
 
-# Part of every cache key. Raise it whenever an equal conversation is shown to a model differently.
-PROMPT_FORMAT = 2
+# Part of every cache key. Raise it whenever an equal conversation is shown to a model differently,
+# or its answer is bound by another grammar.
+PROMPT_FORMAT = 3
 
 Kind = Literal["system", "passage", "message", "tool_result"]
 

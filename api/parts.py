@@ -148,13 +148,19 @@ class Parts:
 
     async def _watch(self, part: Part, look: Callable[[], Coroutine[Any, Any, None]]) -> None:
         state = self.states[part]
+        slow = 0
         while True:
             was = state.ready
             try:
                 async with asyncio.timeout(_CHECK_TIMEOUT_S + 1):
                     await look()
-                state.ready, state.detail = True, "ready"
+                state.ready, state.detail, slow = True, "ready", 0
             except Exception as exc:
+                # A machine that is busy answers late; only twice late is away.
+                slow += _is_late(exc)
+                if was and slow == 1:
+                    await asyncio.sleep(0.5)
+                    continue
                 # The kind of the exception only: its text can hold an address with a password.
                 state.ready, state.detail = False, f"does not answer ({type(exc).__name__})"
             if was != state.ready:
@@ -208,3 +214,7 @@ class Parts:
             if deployment.enabled
             and "embedding" not in catalogue.models[deployment.model].capabilities
         }
+
+
+def _is_late(error: Exception) -> bool:
+    return isinstance(error, TimeoutError) or getattr(error, "code", "") == "deadline"

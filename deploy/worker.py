@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -43,6 +46,8 @@ logger = logging.getLogger(__name__)
 WORKFLOWS: Sequence[type] = (AgentTask, IngestDocument)
 GRACE = timedelta(seconds=5)
 CONNECT_RETRY_SECONDS = 1.0
+# From the wish to stop to the end of the process.
+LAST_MOMENT_SECONDS = GRACE.total_seconds() + 7.0
 
 
 def activities(deps: Dependencies) -> list[Callable[..., Any]]:
@@ -112,13 +117,26 @@ async def run_worker(settings: Settings) -> None:
     if settings.metrics_port:
         start_metrics_server(settings.metrics_port, settings.metrics_host)
     with setup_tracing("overline-worker", settings) as tracing:
-        await _serve(settings, tracing)
+        stop = asyncio.Event()
+        serving = asyncio.create_task(_serve(settings, tracing, stop))
+        stopping = asyncio.create_task(stop.wait())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stopping.done():
+            # Whatever it waits for, Temporal not answering for one: heartbeats and journal make
+            # a hard end harmless, and an end that hangs is worse.
+            threading.Thread(target=_end_at_the_latest, daemon=True).start()
+        await serving
+        stopping.cancel()
 
 
-async def _serve(settings: Settings, tracing: Tracing) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+def _end_at_the_latest() -> None:
+    time.sleep(LAST_MOMENT_SECONDS)
+    os._exit(1)
+
+
+async def _serve(settings: Settings, tracing: Tracing, stop: asyncio.Event) -> None:
     client = await connect(settings, plugins=[tracing.temporal_plugin()])
     db = await Database.open(
         settings.database_url.get_secret_value(),

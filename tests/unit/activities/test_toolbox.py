@@ -14,7 +14,7 @@ TOOLS = ("calculator", "search")
 CHOICES = [
     ('{"tool": "calculator", "expression": "12*7"}', "calculator"),
     ('{"tool": "calculator", "expression": "(3 + 4) * 2.5 - 1"}', "calculator"),
-    ('{"tool": "search", "query": "layers of the chain, please?"}', "search"),
+    ('{"tool": "search", "query": "layers of the chain"}', "search"),
     ('{"tool": "answer"}', None),
 ]
 

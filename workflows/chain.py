@@ -7,6 +7,7 @@ call was admitted, it is settled: a hold never outlives its call.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeVar
 from uuid import UUID
 
@@ -31,6 +32,7 @@ from workflows.contracts import (
     LookUpInput,
     Plan,
     SettleInput,
+    TaskError,
     TaskStatus,
     Tenant,
     ToolCall,
@@ -93,8 +95,21 @@ class ModelCall:
         transcript_digest: str,
         prompt_chars: int,
         max_tokens: int,
+        out_of_time: Callable[[], TaskError | None],
     ) -> None:
-        """Describe the call; nothing happens until `run`."""
+        """Describe the call; nothing happens until `run`.
+
+        Args:
+            tenant: Who pays.
+            task_id: The task.
+            step: Its step.
+            plan: What steers its loop.
+            turn: What this call is for.
+            transcript_digest: Digest of the conversation before it.
+            prompt_chars: Length of that, in characters.
+            max_tokens: Longest answer, in tokens.
+            out_of_time: Gives the task's error once its deadline has passed.
+        """
         self._common = {
             "tenant": tenant,
             "task_id": task_id,
@@ -107,6 +122,7 @@ class ModelCall:
         self._digest = transcript_digest
         self._prompt_chars = prompt_chars
         self._max_tokens = max_tokens
+        self._out_of_time = out_of_time
         self._generation: str | None = None
         self.ended_task = False
 
@@ -213,14 +229,15 @@ class ModelCall:
             try:
                 return await self._ask(chosen, number, alone=len(waiting) == 0)
             except (ActivityError, asyncio.CancelledError) as error:
-                if self._generation is not None:
-                    await self._account(chosen)
                 kind = _kind(error)
-                if was_cancelled(error):
-                    raise
-                if kind == ModelChanged.type():
+                anew = kind == ModelChanged.type() and not was_cancelled(error)
+                on = kind in _NEXT_CANDIDATE and bool(waiting) and not was_cancelled(error)
+                if self._generation is not None:
+                    # Nobody should wait for the next candidate while a broken engine is asked.
+                    await self._account(chosen, patient=not (anew or on))
+                if anew:
                     waiting = list((await self._decide()).candidates)
-                elif kind not in _NEXT_CANDIDATE or not waiting:
+                elif not on:
                     raise
         raise ApplicationError(
             f"no candidate of route {decision.route!r} answered",
@@ -269,7 +286,7 @@ class ModelCall:
         )
         return prompt, generated, chosen
 
-    async def _account(self, chosen: Candidate) -> None:
+    async def _account(self, chosen: Candidate, *, patient: bool) -> None:
         """Have the lost attempts of a given-up generation counted, if the engine can be asked."""
         assert self._generation is not None
         counting = self._start(
@@ -278,6 +295,7 @@ class ModelCall:
                 **self._common,
                 generation_key=self._generation,
                 triton_model=chosen.triton_model,
+                patient=patient,
             ),
             type(None),
             policies.ACCOUNT,
@@ -318,14 +336,17 @@ class ModelCall:
 
     async def _settle_failure(self, error: BaseException) -> None:
         cancelled = was_cancelled(error)
+        late = self._out_of_time() if workflow.cancellation_reason() is None else None
+        if late is None and not cancelled:
+            late = describe(error, step=self._step)
         await self._settle(
             SettleInput(
                 **self._common,
                 outcome="cancelled" if cancelled else "failed",
-                # What a cancelled task had been shown is paid for; what failed is waste.
+                # What a cancelled call had shown is paid for; what failed is waste.
                 generation_key=self._generation if cancelled else None,
-                error=None if cancelled else describe(error, step=self._step),
-                finish=TaskStatus.CANCELLED if cancelled else TaskStatus.FAILED,
+                error=late,
+                finish=TaskStatus.FAILED if late else TaskStatus.CANCELLED,
             ),
             "cancelled: pay for what was made" if cancelled else "failed: pay for what was made",
         )

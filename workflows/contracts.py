@@ -439,6 +439,9 @@ class AccountInput(Call):
 
     generation_key: str
     triton_model: str
+    patient: bool = Field(
+        default=False, description="Ask again while the engine is away: the call ends with this."
+    )
 
 
 class ToolCall(Wire):

@@ -113,4 +113,5 @@ async def test_no_moment_is_a_bad_one(caller: Caller, whole: RunningStack, books
     await books.assert_attempts_equal(rows)
     assert await books.metered(MODEL) - before == books.booked(MODEL) - booked
     books.assert_nothing_held(caller.organisation_id)
-    await assert_replays(whole, [f"task-{task['id']}" for task in done])
+    # One that was cancelled before it was started has no history.
+    await assert_replays(whole, [f"task-{task['id']}" for task in done if task["steps"]])

@@ -100,7 +100,12 @@ class Books:
                 )
             )
             booked = (row["uncached_input_tokens"], row["cached_input_tokens"])
-            assert (*booked, row["output_tokens"]) == counted, row["request_id"]
+            assert (*booked, row["output_tokens"]) == counted, (
+                row["request_id"],
+                row["usage_source"],
+                row["outcome"],
+                row["waste_cause"],
+            )
 
     def assert_nothing_held(self, organisation_id: UUID) -> None:
         """No money is held, and what is spent is what the ledger billed."""

@@ -1,13 +1,13 @@
 """`AgentTask`: the agent's loop. One turn is a step; a step is one model call and its tool call.
 
 The workflow keeps digests and counters, never texts: what was said is in Postgres, under the
-task's id, and every activity reads it there.
+task's id, and every activity reads it there. A long task goes on in a new run between two steps,
+when Temporal suggests it; nothing of it is lost, because all keys are those of the task.
 """
 
 from __future__ import annotations
 
 import asyncio
-from decimal import Decimal
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -19,19 +19,18 @@ with workflow.unsafe.imports_passed_through():
     from workflows.contracts import (
         TOOL_CALL_MAX_TOKENS,
         CloseInput,
+        LoopState,
         TaskError,
         TaskInput,
         TaskOutcome,
         TaskStatus,
         ToolCall,
         ToolInput,
-        ToolName,
         ToolOutput,
-        Turn,
     )
-    from workflows.errors import StepLimitReached
+    from workflows.errors import DeadlineReached, StepLimitReached, TokenLimitReached
     from workflows.failures import describe
-    from workflows.transcript import extend
+    from workflows.loop import Loop
 
 __all__ = ["AgentTask"]
 
@@ -42,17 +41,12 @@ class AgentTask:
 
     @workflow.init
     def __init__(self, task: TaskInput) -> None:
-        """Start the counters of the loop."""
+        """Take up the loop where it is."""
+        state = task.state or LoopState(digest=task.prompt_digest, chars=task.prompt_chars)
         self._task = task
-        self._step = 0
-        self._digest = task.prompt_digest
-        self._chars = task.prompt_chars
-        self._calls: dict[ToolName, int] = {}
-        self._asked: list[str] = []
-        self._chose_to_answer = False
-        self._cost = Decimal(0)
-        self._model = ""
-        self._lines: list[str] = []
+        self._loop = Loop(task.plan, state)
+        self._paused = state.paused
+        self._started_at = state.started_at or workflow.now().timestamp()
         self._call: ModelCall | None = None
 
     @workflow.run
@@ -64,128 +58,147 @@ class AgentTask:
             asyncio.CancelledError: The task was cancelled.
         """
         try:
-            answer = await self._loop()
+            async with asyncio.timeout(self._seconds_left()):
+                answer = await self._turns()
+        except workflow.ContinueAsNewError:
+            raise
         except (asyncio.CancelledError, Exception) as error:
             # A defect of ours, too, must end the task with its type and step; left to itself,
             # Temporal would retry the workflow task for ever.
             if was_cancelled(error):
                 await self._close(TaskStatus.CANCELLED, None)
                 raise asyncio.CancelledError from error
-            failure = describe(error, step=self._step)
+            failure = self._describe(error)
             await self._close(TaskStatus.FAILED, failure)
-            raise self._failure(failure) from error
+            raise ApplicationError(
+                f"step {self._loop.step}: {failure.message} ({failure.code})",
+                failure,
+                type=failure.code,
+                non_retryable=True,
+            ) from error
         self._mark(TaskStatus.SUCCEEDED)
         return TaskOutcome(
             task_id=task.task_id,
             status=TaskStatus.SUCCEEDED,
-            steps=self._step,
+            steps=self._loop.step,
             answer=answer.answer,
-            cost_usd=self._cost,
+            cost_usd=self._loop.cost_usd,
         )
 
-    async def _loop(self) -> Answered:
+    @workflow.signal
+    def pause(self) -> None:
+        """Stop before the next step; the one that runs is finished."""
+        self._paused = True
+
+    @workflow.signal
+    def resume(self) -> None:
+        """Go on."""
+        self._paused = False
+
+    async def _turns(self) -> Answered:
+        loop, plan = self._loop, self._task.plan
         while True:
-            if self._step >= self._task.plan.limits.max_steps:
-                raise ApplicationError(
-                    f"no answer after {self._step} steps; raise limits.max_steps or drop tools",
-                    type=StepLimitReached.type(),
-                    non_retryable=True,
-                )
-            self._step += 1
-            turn = self._next_turn()
+            await self._between_steps()
+            loop.step += 1
+            turn = loop.next_turn()
             self._call = ModelCall(
                 tenant=self._task.tenant,
                 task_id=self._task.task_id,
-                step=self._step,
-                plan=self._task.plan,
+                step=loop.step,
+                plan=plan,
                 turn=turn,
-                transcript_digest=self._digest,
-                prompt_chars=self._chars,
+                transcript_digest=loop.digest,
+                prompt_chars=loop.chars,
                 max_tokens=(
-                    self._task.plan.sampling.max_tokens
-                    if turn.purpose == "answer"
-                    else TOOL_CALL_MAX_TOKENS
+                    plan.sampling.max_tokens if turn.purpose == "answer" else TOOL_CALL_MAX_TOKENS
                 ),
+                out_of_time=self._out_of_time,
             )
             answered = await self._call.run()
-            self._account(answered)
+            loop.spoke(
+                digest=answered.digest,
+                chars=answered.chars,
+                model=answered.model,
+                cached=answered.cached,
+                billed_usd=answered.charge.billed_usd,
+                usage=answered.charge.usage,
+            )
+            self._show()
             if turn.purpose == "answer":
                 return answered
             if workflow.cancellation_reason() is not None:
                 # The call was at its end when the wish to cancel arrived, and swallowed it.
                 raise asyncio.CancelledError
-            if answered.tool_call is None or self._asked_before(answered.tool_call):
-                self._chose_to_answer = True
-            else:
-                await self._use_tool(answered.tool_call)
+            wanted = loop.wants(answered.tool_call)
+            if wanted is not None:
+                await self._use_tool(wanted)
 
-    def _next_turn(self) -> Turn:
-        """Choose what the next call is for: a tool choice among those left, or the answer."""
-        left = [
-            tool for tool in self._task.plan.tools if self._calls.get(tool.name, 0) < tool.max_calls
-        ]
-        owed = [tool for tool in left if tool.must_call and not self._calls.get(tool.name)]
-        if owed:
-            return Turn(
-                purpose="tool_call", tools=tuple(tool.name for tool in owed), may_answer=False
+    async def _between_steps(self) -> None:
+        """Wait while paused, keep the limits, and start a new run when this one is long."""
+        if self._paused:
+            await workflow.wait_condition(lambda: not self._paused)
+        limits = self._task.plan.limits
+        if self._loop.step >= limits.max_steps:
+            raise ApplicationError(
+                f"no answer after {self._loop.step} steps; raise limits.max_steps or drop tools",
+                type=StepLimitReached.type(),
+                non_retryable=True,
             )
-        # When every tool is owed once, calling them was all there was to choose.
-        free = [tool for tool in left if not tool.must_call]
-        if self._chose_to_answer or not free:
-            return Turn(purpose="answer")
-        return Turn(purpose="tool_call", tools=tuple(tool.name for tool in free))
-
-    def _asked_before(self, call: ToolCall) -> bool:
-        """Asking the same again can bring nothing new: the model goes round in circles."""
-        asked = call.model_dump_json()
-        if asked in self._asked:
-            return True
-        self._asked.append(asked)
-        return False
+        if limits.max_tokens is not None and self._loop.tokens >= limits.max_tokens:
+            raise ApplicationError(
+                f"no answer after {self._loop.tokens} tokens; raise limits.max_tokens",
+                type=TokenLimitReached.type(),
+                non_retryable=True,
+            )
+        if workflow.info().is_continue_as_new_suggested():
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            state = self._loop.state(paused=self._paused, started_at=self._started_at)
+            workflow.continue_as_new(self._task.model_copy(update={"state": state}))
 
     async def _use_tool(self, call: ToolCall) -> None:
-        name = call.name
+        step = self._loop.step
         output = await workflow.execute_activity(
-            f"tools.{name}",
+            f"tools.{call.name}",
             ToolInput(
                 tenant=self._task.tenant,
                 task_id=self._task.task_id,
-                step=self._step,
-                call_key=f"{self._task.task_id}:{self._step}",
-                call_id=f"{self._task.task_id}:{self._step}:{name}",
+                step=step,
+                call_key=f"{self._task.task_id}:{step}",
+                call_id=f"{self._task.task_id}:{step}:{call.name}",
                 tool_call=call,
                 collections=self._task.plan.collections,
             ),
             result_type=ToolOutput,
-            summary=f"step {self._step} · tool {name}",
+            summary=f"step {step} · tool {call.name}",
             **policies.TOOL,
         )
-        self._calls[name] = self._calls.get(name, 0) + 1
-        self._digest = extend(self._digest, output.digest)
-        self._chars += output.chars
-        self._lines.append(f"{self._step}. tool `{name}` {'answered' if output.ok else 'failed'}")
+        self._loop.heard(call.name, digest=output.digest, chars=output.chars, ok=output.ok)
         self._show()
 
-    def _account(self, answered: Answered) -> None:
-        self._digest = extend(self._digest, answered.digest)
-        self._chars += answered.chars
-        self._cost += answered.charge.billed_usd
-        self._model = answered.model
-        used = answered.charge.usage
-        self._lines.append(
-            f"{self._step}. `{answered.model}` "
-            + (
-                "from the cache"
-                if answered.cached
-                else f"{used.prompt_tokens} + {used.completion_tokens} tokens"
-            )
-            + f", ${answered.charge.billed_usd:f}"
+    def _seconds_left(self) -> float | None:
+        deadline = self._task.plan.limits.deadline_seconds
+        if deadline is None:
+            return None
+        return max(0.0, self._started_at + deadline - workflow.now().timestamp())
+
+    def _out_of_time(self) -> TaskError | None:
+        """Return the error of a task whose deadline passed; its call is cancelled for it."""
+        left = self._seconds_left()
+        if left is None or left > 0:
+            return None
+        return TaskError(
+            code=DeadlineReached.code,
+            message=f"no answer within {self._task.plan.limits.deadline_seconds} seconds",
+            step=self._loop.step,
         )
-        self._show()
+
+    def _describe(self, error: BaseException) -> TaskError:
+        late = self._out_of_time() if isinstance(error, TimeoutError) else None
+        return late or describe(error, step=self._loop.step)
 
     def _show(self) -> None:
         """Tell the Web UI how far the task is; read by query, so it costs no history."""
-        workflow.set_current_details("\n".join(self._lines[-50:]))
+        workflow.set_current_details(self._loop.text)
 
     async def _close(self, status: TaskStatus, error: TaskError | None) -> None:
         """End the task's row, unless the settlement of its last call has ended it."""
@@ -199,7 +212,7 @@ class AgentTask:
                     tenant=self._task.tenant,
                     task_id=self._task.task_id,
                     status=status,
-                    step=self._step,
+                    step=self._loop.step,
                     error=error,
                 ),
                 summary=f"the task {status.value}",
@@ -211,14 +224,7 @@ class AgentTask:
         workflow.upsert_search_attributes(
             [
                 SEARCH_STATUS.value_set(status.value),
-                SEARCH_COST.value_set(int(self._cost * 1_000_000)),
-                SEARCH_MODEL.value_set(self._model),
+                SEARCH_COST.value_set(int(self._loop.cost_usd * 1_000_000)),
+                SEARCH_MODEL.value_set(self._loop.model),
             ]
-        )
-
-    def _failure(self, error: TaskError | None) -> ApplicationError:
-        code = error.code if error else ""
-        message = error.message if error else "failed"
-        return ApplicationError(
-            f"step {self._step}: {message} ({code})", error, type=code, non_retryable=True
         )

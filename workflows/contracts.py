@@ -44,6 +44,7 @@ __all__ = [
     "IngestOutcome",
     "Limits",
     "LookUpInput",
+    "LoopState",
     "Message",
     "Plan",
     "PromptPart",
@@ -156,7 +157,20 @@ class ToolUse(Wire):
 class Limits(Wire):
     """Where the agent's loop ends at the latest."""
 
-    max_steps: int = Field(default=8, ge=1, le=200, description="Turns of the loop, in steps.")
+    max_steps: int = Field(default=8, ge=1, le=10_000, description="Turns of the loop, in steps.")
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens of all the task's calls together, prompts and answers, that are paid "
+        "for; checked between steps.",
+    )
+    deadline_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=30 * 24 * 3600,
+        description="Seconds from the task's start to its end at the latest; a call that runs "
+        "then is cancelled, and paid for as far as it got.",
+    )
     max_cost_usd: Usd | None = Field(
         default=None,
         gt=0,
@@ -268,6 +282,27 @@ class Plan(Wire):
     cache: Literal["auto", "off"] = "auto"
 
 
+class LoopState(Wire):
+    """How far a task's loop is: what a next run of the workflow, or a fork, starts from."""
+
+    step: int = 0
+    digest: str = Field(description="Digest of the conversation so far.")
+    chars: int = Field(description="Its length, in characters.")
+    calls: dict[ToolName, int] = Field(
+        default_factory=dict, description="How often each tool was called."
+    )
+    asked: tuple[str, ...] = Field(default=(), description="Digests of the tool calls made.")
+    chose_to_answer: bool = False
+    cost_usd: Usd = Decimal(0)
+    tokens: int = Field(default=0, description="Tokens paid for so far.")
+    model: str = ""
+    lines: tuple[str, ...] = Field(default=(), description="The last lines shown to people.")
+    paused: bool = False
+    started_at: float | None = Field(
+        default=None, description="When the first run started, in Unix seconds."
+    )
+
+
 class TaskInput(Wire):
     """Input of `AgentTask`. The messages themselves are in the task's row."""
 
@@ -276,6 +311,9 @@ class TaskInput(Wire):
     plan: Plan
     prompt_digest: str = Field(description="SHA-256 of system prompt and messages, canonical JSON.")
     prompt_chars: int = Field(description="Length of system prompt and messages, in characters.")
+    state: LoopState | None = Field(
+        default=None, description="Where to go on from; none is the beginning."
+    )
 
 
 class TaskError(Wire):

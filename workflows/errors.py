@@ -16,7 +16,9 @@
     ├── PolicyError          a limit is at fault; never retried by itself
     │   ├── BudgetExceeded      OVL-3001  402
     │   ├── StepLimitReached    OVL-3002  —     the loop ended before an answer
-    │   └── EndedOutside        OVL-3003  —     somebody terminated the workflow
+    │   ├── EndedOutside        OVL-3003  —     somebody terminated the workflow
+    │   ├── TokenLimitReached   OVL-3004  —     the loop used up its tokens
+    │   └── DeadlineReached     OVL-3005  —     the task ran out of its time
     └── OutageError          a part is at fault; retried
         ├── DatabaseDown        OVL-4001  503
         ├── OrchestratorDown    OVL-4002  503
@@ -39,6 +41,7 @@ __all__ = [
     "Conflict",
     "ContextTooLong",
     "DatabaseDown",
+    "DeadlineReached",
     "EndedOutside",
     "EngineDown",
     "Forbidden",
@@ -55,6 +58,7 @@ __all__ = [
     "RequestRefused",
     "RequestTooLarge",
     "StepLimitReached",
+    "TokenLimitReached",
     "Unauthenticated",
     "UserError",
 ]
@@ -170,6 +174,18 @@ class EndedOutside(PolicyError):
     code, status, title = "OVL-3003", 409, "Ended from outside"
 
 
+class TokenLimitReached(PolicyError):
+    """The loop used up its tokens before it came to an answer."""
+
+    code, status, title = "OVL-3004", 422, "Token limit reached"
+
+
+class DeadlineReached(PolicyError):
+    """The task's own deadline passed before it came to an answer."""
+
+    code, status, title = "OVL-3005", 422, "Deadline reached"
+
+
 class OutageError(OverlineError):
     """A part is down; the same request is worth sending again."""
 
@@ -222,6 +238,8 @@ ALL_ERRORS: tuple[type[OverlineError], ...] = (
     BudgetExceeded,
     StepLimitReached,
     EndedOutside,
+    TokenLimitReached,
+    DeadlineReached,
     DatabaseDown,
     OrchestratorDown,
     EngineDown,

@@ -1,0 +1,111 @@
+"""How far a task's loop is, and what its next turn is for. Pure: no Temporal, no I/O."""
+
+from __future__ import annotations
+
+from collections import deque
+from decimal import Decimal
+
+from workflows.contracts import LoopState, Plan, ToolCall, ToolName, Turn, Usage
+from workflows.transcript import digest_of, extend
+
+__all__ = ["Loop"]
+
+# What people see of a long task is its end.
+SHOWN_LINES = 50
+
+
+class Loop:
+    """The counters of a loop; `state` is what they are at a moment."""
+
+    def __init__(self, plan: Plan, state: LoopState) -> None:
+        self._plan = plan
+        self.step = state.step
+        self.digest = state.digest
+        self.chars = state.chars
+        self.cost_usd = state.cost_usd
+        self.tokens = state.tokens
+        self.model = state.model
+        self._calls: dict[ToolName, int] = dict(state.calls)
+        self._asked = list(state.asked)
+        self._chose_to_answer = state.chose_to_answer
+        self._lines = deque(state.lines, maxlen=SHOWN_LINES)
+
+    def state(self, *, paused: bool, started_at: float) -> LoopState:
+        """Return what a next run of the workflow needs to go on."""
+        return LoopState(
+            step=self.step,
+            digest=self.digest,
+            chars=self.chars,
+            calls=self._calls,
+            asked=tuple(self._asked),
+            chose_to_answer=self._chose_to_answer,
+            cost_usd=self.cost_usd,
+            tokens=self.tokens,
+            model=self.model,
+            lines=tuple(self._lines),
+            paused=paused,
+            started_at=started_at,
+        )
+
+    @property
+    def text(self) -> str:
+        """The last turns, a line each, for people."""
+        return "\n".join(self._lines)
+
+    def next_turn(self) -> Turn:
+        """Choose what the next call is for: a tool choice among those left, or the answer."""
+        left = [tool for tool in self._plan.tools if self._calls.get(tool.name, 0) < tool.max_calls]
+        owed = [tool for tool in left if tool.must_call and not self._calls.get(tool.name)]
+        if owed:
+            return Turn(
+                purpose="tool_call", tools=tuple(tool.name for tool in owed), may_answer=False
+            )
+        # When every tool is owed once, calling them was all there was to choose.
+        free = [tool for tool in left if not tool.must_call]
+        if self._chose_to_answer or not free:
+            return Turn(purpose="answer")
+        return Turn(purpose="tool_call", tools=tuple(tool.name for tool in free))
+
+    def spoke(
+        self,
+        *,
+        digest: str,
+        chars: int,
+        model: str,
+        cached: bool,
+        billed_usd: Decimal,
+        usage: Usage,
+    ) -> None:
+        """Take note of what a model call gave and cost."""
+        self.digest = extend(self.digest, digest)
+        self.chars += chars
+        self.cost_usd += billed_usd
+        self.tokens += usage.prompt_tokens + usage.completion_tokens
+        self.model = model
+        made = (
+            "from the cache"
+            if cached
+            else f"{usage.prompt_tokens} + {usage.completion_tokens} tokens"
+        )
+        self._lines.append(f"{self.step}. `{model}` {made}, ${billed_usd:f}")
+
+    def wants(self, call: ToolCall | None) -> ToolCall | None:
+        """Return the tool call to make; None when the model chose to answer instead.
+
+        Asking the same again can bring nothing new: a model that does goes round in circles, and
+        is taken for one that has all it needs.
+        """
+        if call is not None:
+            asked = digest_of(call.model_dump_json())[:16]
+            if asked not in self._asked:
+                self._asked.append(asked)
+                return call
+        self._chose_to_answer = True
+        return None
+
+    def heard(self, name: ToolName, *, digest: str, chars: int, ok: bool) -> None:
+        """Take note of what a tool answered."""
+        self._calls[name] = self._calls.get(name, 0) + 1
+        self.digest = extend(self.digest, digest)
+        self.chars += chars
+        self._lines.append(f"{self.step}. tool `{name}` {'answered' if ok else 'failed'}")

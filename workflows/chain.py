@@ -1,35 +1,28 @@
-"""One model call: admit → look up → decide → assemble → generate → settle.
+"""One model call: admit, look up and decide side by side → assemble → generate → settle.
 
-Each arrow is an activity, known here by its name and its contract only. Whatever happens after a
-call was admitted, it is settled: a hold never outlives its call.
+The first three need nothing of each other, so nobody waits for them one by one. Nothing is
+generated before all three have answered, and whatever happens after a call was admitted, it is
+settled: a hold never outlives its call.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from workflows import policies
 from workflows.contracts import (
-    AccountInput,
-    Admission,
-    AdmitInput,
     AssembledPrompt,
-    AssembleInput,
     CacheAnswer,
     Candidate,
     Charge,
-    DecideInput,
     Decision,
     Generated,
-    GenerateInput,
-    LookUpInput,
     Plan,
     SettleInput,
     TaskError,
@@ -41,14 +34,12 @@ from workflows.contracts import (
 )
 from workflows.errors import ContextTooLong, EngineDown, ModelChanged, RequestRefused
 from workflows.failures import describe
+from workflows.layers import Layers
 
 __all__ = ["Answered", "ModelCall", "was_cancelled"]
 
-Result = TypeVar("Result", bound=BaseModel | None)
-
 # What failed with one of these on one candidate may succeed on the next.
 _NEXT_CANDIDATE = frozenset({EngineDown.type(), RequestRefused.type(), ContextTooLong.type()})
-
 
 # Fallbacks and changes of model within one call, together.
 _MOST_CANDIDATES = 20
@@ -82,7 +73,11 @@ class Answered(BaseModel):
 
 
 class ModelCall:
-    """The chain for one call of one step."""
+    """The chain for one call of one step.
+
+    Attributes:
+        ended_task: The settlement of this call ended the task's row.
+    """
 
     def __init__(
         self,
@@ -110,18 +105,14 @@ class ModelCall:
             max_tokens: Longest answer, in tokens.
             out_of_time: Gives the task's error once its deadline has passed.
         """
-        self._common = {
-            "tenant": tenant,
-            "task_id": task_id,
-            "step": step,
-            "call_key": f"{task_id}:{step}",
-        }
+        self._layers = Layers(
+            tenant=tenant, task_id=task_id, step=step, plan=plan, turn=turn, max_tokens=max_tokens
+        )
         self._step = step
         self._plan = plan
         self._turn = turn
         self._digest = transcript_digest
         self._prompt_chars = prompt_chars
-        self._max_tokens = max_tokens
         self._out_of_time = out_of_time
         self._generation: str | None = None
         self.ended_task = False
@@ -134,42 +125,25 @@ class ModelCall:
                 so. If the call was not even admitted, there was nothing to settle.
             asyncio.CancelledError: The task was cancelled; what was made until then is settled.
         """
-        plan = self._plan
-        await self._execute(
-            "gateway.admit",
-            AdmitInput(
-                **self._common, route=plan.route, model=plan.model, max_tokens=self._max_tokens
-            ),
-            Admission,
-            policies.LOOKUP,
-            "may this call happen? hold its worst case",
-        )
+        admitting = self._layers.admit()
+        looking_up = self._layers.look_up(self._digest) if self._may_reuse() else None
+        deciding = self._layers.decide(self._prompt_chars)
+        try:
+            await admitting
+        except BaseException:
+            _forget(looking_up, deciding)
+            raise
         settled = False
         try:
-            found = await self._look_up()
+            found = await looking_up if looking_up is not None else CacheAnswer()
             if found.hit is not None:
+                _forget(deciding)
                 settled = True
-                return await self._settle_hit(found)
-            decision = await self._decide()
+                return await self._reuse(found)
+            decision = await deciding
             prompt, generated, chosen = await self._generate(decision)
             settled = True
-            charge = await self._settle(
-                SettleInput(
-                    **self._common,
-                    outcome="succeeded",
-                    model=chosen.model,
-                    generation_key=prompt.generation_key,
-                    finish_reason=generated.finish_reason,
-                    tool_call=generated.tool_call,
-                    decision=decision,
-                    parts=prompt.parts,
-                    cache_key=found.key,
-                    collections=plan.collections,
-                    finish=TaskStatus.SUCCEEDED if self._turn.purpose == "answer" else None,
-                ),
-                f"{chosen.model}: prompt {generated.usage.prompt_tokens} tokens, "
-                f"{generated.usage.completion_tokens} made, {self._what(generated.tool_call)}",
-            )
+            charge = await self._settle_success(decision, prompt, generated, chosen, found)
             return Answered(
                 model=chosen.model,
                 cached=False,
@@ -181,43 +155,15 @@ class ModelCall:
                 charge=charge,
             )
         except (ActivityError, ApplicationError, asyncio.CancelledError) as error:
+            _forget(looking_up, deciding)
             if not settled:
                 await self._settle_failure(error)
             raise
 
-    async def _look_up(self) -> CacheAnswer:
+    def _may_reuse(self) -> bool:
         # A tool choice is always greedy, whatever the answer's temperature.
         sampled = self._turn.purpose == "answer" and self._plan.sampling.temperature > 0
-        if self._plan.cache == "off" or sampled:
-            return CacheAnswer()
-        return await self._execute(
-            "cache.look_up",
-            LookUpInput(
-                **self._common,
-                plan=self._plan,
-                turn=self._turn,
-                transcript_digest=self._digest,
-            ),
-            CacheAnswer,
-            policies.LOOKUP,
-            "has this been answered already?",
-        )
-
-    async def _decide(self) -> Decision:
-        return await self._execute(
-            "router.decide",
-            DecideInput(
-                **self._common,
-                route=self._plan.route,
-                model=self._plan.model,
-                turn=self._turn,
-                prompt_chars=self._prompt_chars,
-                max_tokens=self._max_tokens,
-            ),
-            Decision,
-            policies.LOOKUP,
-            f"which model answers on route {self._plan.route}?",
-        )
+        return self._plan.cache == "auto" and not sampled
 
     async def _generate(self, decision: Decision) -> tuple[AssembledPrompt, Generated, Candidate]:
         """Ask one candidate after the other; each has its own prompt and its own journal."""
@@ -234,9 +180,9 @@ class ModelCall:
                 on = kind in _NEXT_CANDIDATE and bool(waiting) and not was_cancelled(error)
                 if self._generation is not None:
                     # Nobody should wait for the next candidate while a broken engine is asked.
-                    await self._account(chosen, patient=not (anew or on))
+                    await self._account(chosen, self._generation, patient=not (anew or on))
                 if anew:
-                    waiting = list((await self._decide()).candidates)
+                    waiting = list((await self._layers.decide(self._prompt_chars)).candidates)
                 elif not on:
                     raise
         raise ApplicationError(
@@ -249,58 +195,14 @@ class ModelCall:
         self, chosen: Candidate, number: int, *, alone: bool
     ) -> tuple[AssembledPrompt, Generated, Candidate]:
         self._generation = None
-        prompt = await self._execute(
-            "context.assemble",
-            AssembleInput(
-                **self._common,
-                candidate=number,
-                chosen=chosen,
-                turn=self._turn,
-                collections=self._plan.collections,
-                passages=self._passages(),
-                max_tokens=self._max_tokens,
-            ),
-            AssembledPrompt,
-            policies.RETRIEVAL,
-            f"{chosen.model}: what does the model see?",
-        )
+        prompt = await self._layers.assemble(chosen, number)
         self._generation = prompt.generation_key
-        task = (
-            f"choose among {', '.join(self._turn.tools)}"
-            if self._turn.purpose == "tool_call"
-            else f"answer in {prompt.max_tokens} at most"
-        )
-        generated = await self._execute(
-            "generation.generate",
-            GenerateInput(
-                **self._common,
-                generation_key=prompt.generation_key,
-                chosen=chosen,
-                turn=self._turn,
-                sampling=self._plan.sampling,
-                max_tokens=prompt.max_tokens,
-            ),
-            Generated,
-            policies.GENERATE if alone else policies.GENERATE_WITH_FALLBACK,
-            f"{chosen.model}: prompt {prompt.prompt_tokens} tokens, {task}",
-        )
+        generated = await self._layers.generate(chosen, prompt, alone=alone)
         return prompt, generated, chosen
 
-    async def _account(self, chosen: Candidate, *, patient: bool) -> None:
+    async def _account(self, chosen: Candidate, generation_key: str, *, patient: bool) -> None:
         """Have the lost attempts of a given-up generation counted, if the engine can be asked."""
-        assert self._generation is not None
-        counting = self._start(
-            "generation.account",
-            AccountInput(
-                **self._common,
-                generation_key=self._generation,
-                triton_model=chosen.triton_model,
-                patient=patient,
-            ),
-            type(None),
-            policies.ACCOUNT,
-            "count what the given-up generation made",
-        )
+        counting = self._layers.account(chosen, generation_key, patient=patient)
         while not counting.done():
             try:
                 await asyncio.shield(counting)
@@ -310,16 +212,16 @@ class ModelCall:
                 # The journal's own count is settled then, and marked as such.
                 return
 
-    async def _settle_hit(self, found: CacheAnswer) -> Answered:
+    async def _reuse(self, found: CacheAnswer) -> Answered:
         charge = await self._settle(
             SettleInput(
-                **self._common,
+                **self._layers.common,
                 outcome="cached",
                 model=found.model,
                 finish_reason=found.finish_reason,
                 tool_call=found.tool_call,
                 cache_hit=found.hit,
-                finish=TaskStatus.SUCCEEDED if self._turn.purpose == "answer" else None,
+                finish=self._finish(),
             ),
             f"answered by the cache, for nothing; {self._what(found.tool_call)}",
         )
@@ -334,6 +236,33 @@ class ModelCall:
             charge=charge,
         )
 
+    async def _settle_success(
+        self,
+        decision: Decision,
+        prompt: AssembledPrompt,
+        generated: Generated,
+        chosen: Candidate,
+        found: CacheAnswer,
+    ) -> Charge:
+        used = generated.usage
+        return await self._settle(
+            SettleInput(
+                **self._layers.common,
+                outcome="succeeded",
+                model=chosen.model,
+                generation_key=prompt.generation_key,
+                finish_reason=generated.finish_reason,
+                tool_call=generated.tool_call,
+                decision=decision,
+                parts=prompt.parts,
+                cache_key=found.key,
+                collections=self._plan.collections,
+                finish=self._finish(),
+            ),
+            f"{chosen.model}: prompt {used.prompt_tokens} tokens, {used.completion_tokens} made, "
+            + self._what(generated.tool_call),
+        )
+
     async def _settle_failure(self, error: BaseException) -> None:
         cancelled = was_cancelled(error)
         late = self._out_of_time() if workflow.cancellation_reason() is None else None
@@ -341,7 +270,7 @@ class ModelCall:
             late = describe(error, step=self._step)
         await self._settle(
             SettleInput(
-                **self._common,
+                **self._layers.common,
                 outcome="cancelled" if cancelled else "failed",
                 # What a cancelled call had shown is paid for; what failed is waste.
                 generation_key=self._generation if cancelled else None,
@@ -353,7 +282,7 @@ class ModelCall:
 
     async def _settle(self, settlement: SettleInput, summary: str) -> Charge:
         """Settle, even while the task is being cancelled: the workflow must not end before."""
-        running = self._start("gateway.settle", settlement, Charge, policies.MONEY, summary)
+        running = self._layers.settle(settlement, summary)
         interrupted: asyncio.CancelledError | None = None
         while not running.done():
             try:
@@ -367,40 +296,19 @@ class ModelCall:
             raise interrupted
         return charge
 
-    async def _execute(
-        self,
-        activity: str,
-        argument: BaseModel,
-        result: type[Result],
-        options: policies.Options,
-        summary: str,
-    ) -> Result:
-        return await self._start(activity, argument, result, options, summary)
-
-    def _start(
-        self,
-        activity: str,
-        argument: BaseModel,
-        result: type[Result],
-        options: policies.Options,
-        summary: str,
-    ) -> workflow.ActivityHandle[Result]:
-        """Start one layer, with a line in plain words for the Web UI."""
-        return workflow.start_activity(
-            activity,
-            argument,
-            result_type=result,
-            # Temporal refuses a summary of more than 400 bytes.
-            summary=f"step {self._step} · {summary}"[:180],
-            **options,
-        )
-
-    def _passages(self) -> int:
-        """An answer draws on retrieval, unless the agent searches by itself."""
-        searches = any(tool.name == "search" for tool in self._plan.tools)
-        return self._plan.passages if self._turn.purpose == "answer" and not searches else 0
+    def _finish(self) -> TaskStatus | None:
+        """An answer ends its task, in the same statement that settles it."""
+        return TaskStatus.SUCCEEDED if self._turn.purpose == "answer" else None
 
     def _what(self, tool_call: ToolCall | None) -> str:
         if tool_call is not None:
             return f"calls {tool_call.name}"
         return "no tools needed" if self._turn.purpose == "tool_call" else "answers"
+
+
+def _forget(*handles: workflow.ActivityHandle[Any] | None) -> None:
+    """Let go of activities whose results are of no use any more, failures included."""
+    for handle in handles:
+        if handle is not None:
+            handle.cancel()
+            handle.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

@@ -82,7 +82,17 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
 class Wire(BaseModel):
-    """Base of everything that crosses the border: frozen, and unknown fields are an error."""
+    """Base of everything that crosses the border: frozen.
+
+    A field this version does not know is left out, because during a rollout a newer process may
+    have sent it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Asked(Wire):
+    """Base of what a caller writes: there, a field nobody knows is a mistake to be told of."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,7 +100,7 @@ class Wire(BaseModel):
 # --- what a caller asks -----------------------------------------------------------------------
 
 
-class Message(Wire):
+class Message(Asked):
     """One message of the conversation so far."""
 
     role: Literal["system", "user", "assistant"] = Field(
@@ -104,7 +114,7 @@ class Message(Wire):
     )
 
 
-class Sampling(Wire):
+class Sampling(Asked):
     """How the engine picks tokens."""
 
     temperature: float = Field(
@@ -142,7 +152,7 @@ class Sampling(Wire):
         return self
 
 
-class ToolUse(Wire):
+class ToolUse(Asked):
     """A tool the agent may use."""
 
     name: ToolName = Field(description="`calculator` or `search`.")
@@ -154,14 +164,14 @@ class ToolUse(Wire):
     )
 
 
-class Limits(Wire):
+class Limits(Asked):
     """Where the agent's loop ends at the latest."""
 
     max_steps: int = Field(default=8, ge=1, le=10_000, description="Turns of the loop, in steps.")
     max_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Tokens of all the task's calls together, prompts and answers, that are paid "
+        description="Budget in tokens, of all the task's calls together, prompts and answers, that are paid "
         "for; checked between steps.",
     )
     deadline_seconds: int | None = Field(
@@ -180,7 +190,7 @@ class Limits(Wire):
     )
 
 
-class TaskRequest(Wire):
+class TaskRequest(Asked):
     """An agent task as a caller submits it. Give `input`, or `messages`, not both."""
 
     input: str | None = Field(

@@ -48,7 +48,7 @@ async def serving():
     running = asyncio.create_task(server.serve())
     try:
         async with asyncio.timeout(10):
-            while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            while not server.started:
                 await asyncio.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:

@@ -77,7 +77,7 @@ async def serving(app: FastAPI):
     running = asyncio.create_task(server.serve())
     try:
         async with asyncio.timeout(10):
-            while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            while not server.started:
                 await asyncio.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
@@ -180,7 +180,7 @@ async def test_a_stopped_workers_garbage_ends_no_span_twice(
                 Waiting.run, "steady", id=f"waiting-{uuid.uuid4()}", task_queue=QUEUE
             )
             async with asyncio.timeout(20):
-                while "generate" not in {span.name for span in exported(trace_id)}:  # noqa: ASYNC110
+                while "generate" not in {span.name for span in exported(trace_id)}:
                     await asyncio.sleep(0.05)
             # Let the workflow take the activity's result and come to its wait.
             await asyncio.sleep(0.3)

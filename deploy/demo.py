@@ -59,24 +59,24 @@ class DemoFailed(Exception):
 def main() -> int:
     """Run the demo; return the exit status."""
     began = time.monotonic()
+    started = False
     try:
+        started = _ensure_stack()
         checks = _demo()
+        _title("What held")
+        for held, text in checks:
+            out.print(f"  {'[green]✓[/green]' if held else '[red]✗[/red]'} {text}")
+        out.print(f"\n{time.monotonic() - began:.0f} s.")
+        return 0 if all(held for held, _ in checks) else 1
     except (ApiRefusal, ApiUnreachable, DemoFailed, StackError) as error:
         out.print(f"\n[red]✗ The demo stopped:[/red] {error}")
         return 1
-    _title("What held")
-    for held, text in checks:
-        out.print(f"  {'[green]✓[/green]' if held else '[red]✗[/red]'} {text}")
-    out.print(
-        f"\n{time.monotonic() - began:.0f} s. The stack is still up: try `overline status`, "
-        "`overline psql`, `overline submit …`; `overline down` stops it."
-    )
-    return 0 if all(held for held, _ in checks) else 1
+    finally:
+        if started:
+            _leave(keep="--keep" in sys.argv[1:])
 
 
 def _demo() -> list[tuple[bool, str]]:
-    _title("1 · The stack")
-    _ensure_stack()
     settings = load_settings()
     with ApiClient(settings, timeout_s=60) as api:
         _title("2 · The project's own documentation, into pgvector")
@@ -118,10 +118,13 @@ def _demo() -> list[tuple[bool, str]]:
     ]
 
 
-def _ensure_stack() -> None:
+def _ensure_stack() -> bool:
+    """Have a stack ready; return whether it was started for the demo."""
+    _title("1 · The stack")
     home = Home.open(state_folder())
     state = read_state(home)
-    if not state.running:
+    started = not state.running
+    if started:
         overline = Path(sys.executable).parent / "overline"
         done = subprocess.run([overline, "up", "--detach"], stdout=subprocess.DEVNULL, check=False)
         if done.returncode != 0:
@@ -132,6 +135,22 @@ def _ensure_stack() -> None:
             raise DemoFailed(f"the stack in {home.folder} is not ready: see `overline status`")
         time.sleep(0.2)
     out.print(f"up in {home.folder}: {', '.join(state.parts)}")
+    return started
+
+
+def _leave(*, keep: bool) -> None:
+    """Stop the stack that was started for the demo, unless it was asked to stay."""
+    if keep:
+        out.print(
+            "The stack is up: try `overline status`, `overline psql`; `overline down` ends it."
+        )
+        return
+    overline = Path(sys.executable).parent / "overline"
+    subprocess.run([overline, "down"], stdout=subprocess.DEVNULL, check=False)
+    out.print(
+        "The stack is down again; what it holds stays. `.venv/bin/overline up` brings it back, Web "
+        "UI and all; `make demo ARGS=--keep` leaves it up."
+    )
 
 
 def _ingest(api: ApiClient) -> None:

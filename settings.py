@@ -77,6 +77,10 @@ class Settings(BaseSettings):
     temporal_ui_url: str = Field(
         default="http://127.0.0.1:8233", description="Base URL of the Temporal Web UI."
     )
+    temporal_dynamic_config: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Dynamic configuration of the embedded Temporal, `name=value`, by comma.",
+    )
     task_queue: str = Field(default="overline", description="Temporal task queue of the workers.")
     workers: int = Field(default=2, description="Worker processes of the embedded stack.")
     worker_concurrency: int = Field(
@@ -125,7 +129,7 @@ class Settings(BaseSettings):
         default=0, description="Port of a worker's Prometheus endpoint; 0: none."
     )
 
-    @field_validator("triton_urls", "models", mode="before")
+    @field_validator("triton_urls", "models", "temporal_dynamic_config", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         """Lists in the environment are separated by commas, as people write them."""

@@ -20,7 +20,7 @@ from deploy.local.report import Event, Report
 from deploy.local.services import ApiPart, WorkerPart
 from deploy.local.state import end_strays, write_state
 from deploy.local.supervisor import Supervisor
-from deploy.local.temporal import TemporalPart
+from deploy.local.temporal import TemporalPart, keep_history
 from deploy.local.triton import TritonPart
 
 __all__ = ["Stack"]
@@ -102,14 +102,17 @@ class Stack:
         if "postgres" in plan.ours:
             items.append(PostgresPart(plan))
         if "temporal" in plan.ours:
-            items.append(
-                TemporalPart(
-                    plan.home.temporal,
-                    plan.ports,
-                    plan.given.temporal_namespace,
-                    plan.codec_endpoint,
-                )
+            temporal = TemporalPart(
+                plan.home.temporal,
+                plan.ports,
+                plan.given.temporal_namespace,
+                plan.codec_endpoint,
+                plan.given.temporal_dynamic_config,
             )
+            items += [
+                temporal,
+                Step("histories", ("temporal",), lambda say: keep_history(temporal)),
+            ]
         if "triton" in plan.ours:
             items += _triton(plan)
         if plan.ours & {"worker", "api"}:

@@ -102,7 +102,7 @@ def _default(name: str) -> str:
     value = field.default
     if hasattr(value, "get_secret_value"):
         value = value.get_secret_value()
-    if value is None or value == "":
+    if value in (None, "", ()):
         return "none"
     if isinstance(value, bool):
         return str(value).lower()

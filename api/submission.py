@@ -29,8 +29,9 @@ from store import money, retrieval, tasks
 from store.errors import StoreError
 from store.identity import Principal
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
-from workflows import errors, transcript
-from workflows.contracts import TOOL_CALL_MAX_TOKENS, Plan, TaskInput, TaskRequest, Tenant
+from workflows import errors
+from workflows.contracts import TOOL_CALL_MAX_TOKENS, TaskRequest, Tenant
+from workflows.planning import headline, plan_task
 
 __all__ = ["Accepted", "submit", "sweep_unstarted"]
 
@@ -169,27 +170,9 @@ async def _start_or_take_back(
 
 
 async def _start(parts: Parts, tenant: Tenant, task_id: UUID, stored: Mapping[str, Any]) -> None:
-    request = TaskRequest.model_validate(stored)
-    digest, chars = transcript.start(request.system, request.conversation())
-    task = TaskInput(
-        task_id=task_id,
-        tenant=tenant,
-        plan=Plan(
-            route=request.route,
-            model=request.model,
-            tools=request.tools,
-            collections=tuple(UUID(collection) for collection in request.collections),
-            passages=request.passages,
-            sampling=request.sampling,
-            limits=request.limits,
-            cache=request.cache,
-        ),
-        prompt_digest=digest,
-        prompt_chars=chars,
-    )
-    tools = ", ".join(tool.name for tool in request.tools) or "no tools"
+    task = plan_task(task_id, tenant, TaskRequest.model_validate(stored))
     run_id = await Orchestrator(parts.temporal, parts.settings).start_task(
-        task, headline=f"task by key {tenant.key_id.hex[-8:]}: {chars:,} characters, {tools}"
+        task, headline=headline(task)
     )
     try:
         await tasks.mark_started(parts.database, tenant.organisation_id, task_id, run_id)

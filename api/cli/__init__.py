@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 __all__ = ["main"]
 
-# name: (module, function, one line of help)
+# name: (module, function or group, one line of help)
 _COMMANDS = {
     "up": ("api.cli.stack", "up", "Start the embedded stack and keep it up until Ctrl-C."),
     "down": ("api.cli.stack", "down", "Stop the embedded stack; its state stays."),
@@ -51,8 +51,13 @@ class _LazyGroup(TyperGroup):
         module, function, text = _COMMANDS[cmd_name]
         if self._listing:
             return TyperCommand(name=cmd_name, help=text)
+        found = getattr(import_module(module), function)
+        if isinstance(found, typer.Typer):  # a command with commands of its own
+            group = typer.main.get_group(found)
+            group.name, group.help = cmd_name, text
+            return group
         holder = typer.Typer(add_completion=False)
-        holder.command(cmd_name)(getattr(import_module(module), function))
+        holder.command(cmd_name)(found)
         return typer.main.get_command(holder)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

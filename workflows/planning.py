@@ -1,0 +1,43 @@
+"""From what a caller asked to what the workflow is told: the same for every way to file a task."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from workflows import transcript
+from workflows.contracts import Plan, TaskInput, TaskRequest, Tenant
+
+__all__ = ["headline", "plan_task"]
+
+
+def plan_task(task_id: UUID, tenant: Tenant, request: TaskRequest) -> TaskInput:
+    """Return the input of a task's workflow.
+
+    Args:
+        task_id: The task's row must be on file.
+        tenant: Who asks and pays.
+        request: The request as it is on file: collections by id.
+    """
+    digest, chars = transcript.start(request.system, request.conversation())
+    return TaskInput(
+        task_id=task_id,
+        tenant=tenant,
+        plan=Plan(
+            route=request.route,
+            model=request.model,
+            tools=request.tools,
+            collections=tuple(UUID(collection) for collection in request.collections),
+            passages=request.passages,
+            sampling=request.sampling,
+            limits=request.limits,
+            cache=request.cache,
+        ),
+        prompt_digest=digest,
+        prompt_chars=chars,
+    )
+
+
+def headline(task: TaskInput) -> str:
+    """Return one line for the Web UI: names and numbers, nothing of the caller's text."""
+    tools = ", ".join(tool.name for tool in task.plan.tools) or "no tools"
+    return f"task by key {task.tenant.key_id.hex[-8:]}: {task.prompt_chars:,} characters, {tools}"

@@ -144,6 +144,7 @@ async def test_functions_pin_where_they_look_for_names(admin_db: Database) -> No
     assert {name: f["owner"] for name, f in definers.items()} == {
         "authenticate": "overline_definer",
         "unstarted_tasks": "overline_definer",
+        "unsent_wishes": "overline_definer",
         "audit_append": "overline_definer",
         "ensure_partitions": "overline_owner",
     }

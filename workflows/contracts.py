@@ -21,6 +21,8 @@ from pydantic import (
     model_validator,
 )
 
+from workflows.output import OutputSchema
+
 __all__ = [
     "INLINE_ANSWER_CHARS",
     "TOOL_CALL_MAX_TOKENS",
@@ -46,8 +48,10 @@ __all__ = [
     "LookUpInput",
     "LoopState",
     "Message",
+    "Output",
     "Plan",
     "PromptPart",
+    "Rejected",
     "Sampling",
     "SettleInput",
     "SplitInput",
@@ -79,6 +83,9 @@ INLINE_ANSWER_CHARS = 4_000
 Usd = Annotated[Decimal, PlainSerializer(lambda value: f"{value:f}", str, when_used="json")]
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+AgentName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}(@[1-9][0-9]{0,8})?$")
+]
 
 
 class Wire(BaseModel):
@@ -160,7 +167,7 @@ class ToolUse(Asked):
         default=False, description="The agent answers only after it has called this tool."
     )
     max_calls: int = Field(
-        default=3, ge=1, le=50, description="How often this tool may be called in a task."
+        default=3, ge=1, le=10_000, description="How often this tool may be called in a task."
     )
 
 
@@ -173,6 +180,12 @@ class Limits(Asked):
         ge=1,
         description="Budget in tokens for all the task's calls together, prompts and answers; "
         "checked between steps.",
+    )
+    max_prompt_tokens: int | None = Field(
+        default=None,
+        ge=64,
+        description="Longest prompt of one call, in tokens, where the model's window is longer: "
+        "what is oldest is left out, and a long task's calls cost the same from first to last.",
     )
     deadline_seconds: int | None = Field(
         default=None,
@@ -193,6 +206,11 @@ class Limits(Asked):
 class TaskRequest(Asked):
     """An agent task as a caller submits it. Give `input`, or `messages`, not both."""
 
+    agent: AgentName | None = Field(
+        default=None,
+        description="Take what this agent says, except for the fields given here: `name`, its "
+        "latest version, or `name@version`.",
+    )
     input: str | None = Field(
         default=None,
         min_length=1,
@@ -227,6 +245,11 @@ class TaskRequest(Asked):
         default_factory=Sampling, description="How the engine picks the answer's tokens."
     )
     limits: Limits = Field(default_factory=Limits, description="Where the loop ends.")
+    output_schema: OutputSchema | None = Field(
+        default=None,
+        description="JSON Schema (an object, at most 16,384 bytes) that the answer must obey. Its "
+        "properties are written in the order given.",
+    )
     cache: Literal["auto", "off"] = Field(
         default="auto",
         description="`auto` reuses an exactly equal earlier call's answer when sampling is greedy; "
@@ -266,6 +289,7 @@ class TaskStatus(StrEnum):
 
     ACCEPTED = "accepted"
     RUNNING = "running"
+    PAUSED = "paused"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -279,6 +303,20 @@ class Tenant(Wire):
     key_id: UUID
 
 
+class Output(Wire):
+    """What the answer must obey; the schema itself is in the task's row."""
+
+    digest: str = Field(description="SHA-256 of the schema's text.")
+    expressible: bool = Field(description="A grammar can hold a model to it.")
+
+
+class Rejected(Wire):
+    """An answer that did not obey its schema."""
+
+    step: int
+    problem: str = Field(description="What is wrong with it, for the model to read.")
+
+
 class Plan(Wire):
     """The part of a request that steers the loop: small, and without any text of the caller's."""
 
@@ -290,6 +328,7 @@ class Plan(Wire):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     cache: Literal["auto", "off"] = "auto"
+    output: Output | None = None
 
 
 class LoopState(Wire):
@@ -303,11 +342,15 @@ class LoopState(Wire):
     )
     asked: tuple[str, ...] = Field(default=(), description="Digests of the tool calls made.")
     chose_to_answer: bool = False
+    rejected: tuple[Rejected, ...] = ()
     cost_usd: Usd = Decimal(0)
     tokens: int = Field(default=0, description="Tokens paid for so far.")
     model: str = ""
     lines: tuple[str, ...] = Field(default=(), description="The last lines shown to people.")
     paused: bool = False
+    steering: int = Field(
+        default=0, description="Number of the newest wish to pause or go on that was heard."
+    )
     started_at: float | None = Field(
         default=None, description="When the first run started, in Unix seconds."
     )
@@ -368,6 +411,9 @@ class Turn(Wire):
     may_answer: bool = Field(
         default=True, description="The model may choose that no tool is needed."
     )
+    rejected: tuple[Rejected, ...] = Field(
+        default=(), description="Answers so far that did not obey the task's schema."
+    )
 
 
 def generation_key(call_key: str, candidate: int) -> str:
@@ -418,6 +464,9 @@ class DecideInput(Call):
     turn: Turn
     prompt_chars: int
     max_tokens: int
+    constrain: bool = Field(
+        default=False, description="Models that can be held to a schema, if there are any."
+    )
 
 
 class Candidate(Wire):
@@ -430,6 +479,9 @@ class Candidate(Wire):
     urls: tuple[str, ...]
     tokenizer_version: str
     reason: str
+    constrained: bool = Field(
+        default=False, description="The engine holds its answer to the task's schema."
+    )
 
 
 class Decision(Wire):
@@ -451,6 +503,7 @@ class AssembleInput(Call):
     collections: tuple[UUID, ...]
     passages: int
     max_tokens: int
+    max_prompt_tokens: int | None = None
 
 
 class PromptPart(Wire):
@@ -468,7 +521,9 @@ class AssembledPrompt(Wire):
     generation_key: str
     prompt_tokens: int
     max_tokens: int
-    parts: tuple[PromptPart, ...] = ()
+    parts: tuple[PromptPart, ...] = Field(
+        default=(), description="Of old histories; they are on the step's row."
+    )
     dropped: int = Field(default=0, description="Parts that did not fit the window.")
 
 
@@ -480,6 +535,7 @@ class GenerateInput(Call):
     turn: Turn
     sampling: Sampling
     max_tokens: int
+    output: Output | None = None
 
 
 class AccountInput(Call):
@@ -521,6 +577,9 @@ class Generated(Wire):
     resumed_tokens: int = Field(default=0, description="Tokens continued from, not made again.")
     first_token_ms: float | None = None
     total_ms: float | None = None
+    invalid: str | None = Field(
+        default=None, description="Why the answer does not obey the task's schema, if so."
+    )
 
 
 class ToolInput(Call):

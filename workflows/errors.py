@@ -8,7 +8,8 @@
     │   ├── NotFound            OVL-1004  404
     │   ├── Conflict            OVL-1005  409
     │   ├── ContextTooLong      OVL-1006  422   pinned parts alone exceed every window
-    │   └── RequestRefused      OVL-1007  422   the engine refuses the request as asked
+    │   ├── RequestRefused      OVL-1007  422   the engine refuses the request as asked
+    │   └── OutputInvalid       OVL-1008  422   no answer obeyed the output schema
     ├── AccessError          who asks is at fault; never retried
     │   ├── Unauthenticated     OVL-2001  401
     │   ├── KeyRefused          OVL-2002  403   disabled or expired since
@@ -53,6 +54,7 @@ __all__ = [
     "NotFound",
     "OrchestratorDown",
     "OutageError",
+    "OutputInvalid",
     "OverlineError",
     "PolicyError",
     "RequestRefused",
@@ -128,6 +130,12 @@ class RequestRefused(UserError):
     """The engine refuses the request as asked; another try would be refused too."""
 
     code, status, title = "OVL-1007", 422, "Refused by the engine"
+
+
+class OutputInvalid(UserError):
+    """The model was shown what is wrong with its answers, and none obeyed the output schema."""
+
+    code, status, title = "OVL-1008", 422, "Output invalid"
 
 
 class AccessError(OverlineError):
@@ -232,6 +240,7 @@ ALL_ERRORS: tuple[type[OverlineError], ...] = (
     Conflict,
     ContextTooLong,
     RequestRefused,
+    OutputInvalid,
     Unauthenticated,
     KeyRefused,
     Forbidden,

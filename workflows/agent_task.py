@@ -46,6 +46,7 @@ class AgentTask:
         self._task = task
         self._loop = Loop(task.plan, state)
         self._paused = state.paused
+        self._steering = state.steering
         self._started_at = state.started_at or workflow.now().timestamp()
         self._call: ModelCall | None = None
 
@@ -86,14 +87,21 @@ class AgentTask:
         )
 
     @workflow.signal
-    def pause(self) -> None:
+    def pause(self, number: int = 0) -> None:
         """Stop before the next step; the one that runs is finished."""
-        self._paused = True
+        self._steer(number, paused=True)
 
     @workflow.signal
-    def resume(self) -> None:
+    def resume(self, number: int = 0) -> None:
         """Go on."""
-        self._paused = False
+        self._steer(number, paused=False)
+
+    def _steer(self, number: int, *, paused: bool) -> None:
+        """Follow a wish, unless a newer one overtook it on the way; one without a number counts."""
+        if number and number < self._steering:
+            return
+        self._steering = max(self._steering, number)
+        self._paused = paused
 
     async def _turns(self) -> Answered:
         loop, plan = self._loop, self._task.plan
@@ -152,7 +160,9 @@ class AgentTask:
             )
         if workflow.info().is_continue_as_new_suggested():
             await workflow.wait_condition(workflow.all_handlers_finished)
-            state = self._loop.state(paused=self._paused, started_at=self._started_at)
+            state = self._loop.state(
+                paused=self._paused, steering=self._steering, started_at=self._started_at
+            )
             workflow.continue_as_new(self._task.model_copy(update={"state": state}))
 
     async def _use_tool(self, call: ToolCall) -> None:

@@ -30,7 +30,7 @@ class Loop:
         self._chose_to_answer = state.chose_to_answer
         self._lines = deque(state.lines, maxlen=SHOWN_LINES)
 
-    def state(self, *, paused: bool, started_at: float) -> LoopState:
+    def state(self, *, paused: bool, started_at: float | None, steering: int = 0) -> LoopState:
         """Return what a next run of the workflow needs to go on."""
         return LoopState(
             step=self.step,
@@ -44,6 +44,7 @@ class Loop:
             model=self.model,
             lines=tuple(self._lines),
             paused=paused,
+            steering=steering,
             started_at=started_at,
         )
 

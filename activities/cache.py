@@ -38,6 +38,7 @@ def cache_key(call: LookUpInput) -> str:
             "tools": [tool.name for tool in plan.tools],
             "collections": sorted(str(collection) for collection in plan.collections),
             "passages": plan.passages,
+            "window": plan.limits.max_prompt_tokens,
             # A tool choice is greedy and short, whatever the answer's sampling. A seed is text:
             # canonical JSON has no integers beyond 2**53.
             "sampling": (

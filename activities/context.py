@@ -37,24 +37,23 @@ class Context:
         if model is None:
             raise NotFound(f"model {call.chosen.model!r} is not registered any more")
         tokenizer = await self._deps.tokenizers.of(call.chosen.model)
-        transcript = await tasks.load_transcript(db, organisation, call.task_id)
+        # The answer needs room: at least a token, at most what was asked for.
+        longest = min(call.max_tokens, model.max_output_tokens)
+        room = min(longest, max(1, model.context_window // 2))
+        limit = min(model.context_window - room, call.max_prompt_tokens or model.context_window)
+        transcript = await tasks.load_transcript(db, organisation, call.task_id, tokens=limit)
         passages: list[Unit] = []
         if call.passages and call.collections:
             passages = await self._passages.units(
                 organisation, call.collections, newest_question(transcript), call.passages
             )
-        # The answer needs room: at least a token, at most what was asked for.
-        longest = min(call.max_tokens, model.max_output_tokens)
-        room = min(longest, max(1, model.context_window // 2))
-        trimmed = trim(
-            conversation_units(transcript, call.turn, passages),
-            tokenizer,
-            limit=model.context_window - room,
-        )
+        trimmed = trim(conversation_units(transcript, call.turn, passages), tokenizer, limit=limit)
         if trimmed is None:
             raise ContextTooLong(
-                f"system prompt, pinned messages and question alone exceed the window of "
-                f"{model.name}: {model.context_window} tokens, {room} of them for the answer"
+                f"system prompt, pinned messages and question alone exceed {limit} tokens: "
+                f"{model.name} has a window of {model.context_window}, {room} of them for the "
+                f"answer"
+                + (f"; limits.max_prompt_tokens is {limit}" if call.max_prompt_tokens else "")
             )
         prompt_tokens = len(trimmed.ids)
         key = generation_key(call.call_key, call.candidate)
@@ -72,11 +71,11 @@ class Context:
             tokenizer_version=call.chosen.tokenizer_version,
             deployment=call.chosen.deployment,
             prompt_ids=trimmed.ids,
+            provenance=[part.model_dump(mode="json") for part in trimmed.parts],
         )
         return AssembledPrompt(
             generation_key=key,
             prompt_tokens=prompt_tokens,
             max_tokens=min(longest, model.context_window - prompt_tokens),
-            parts=trimmed.parts,
-            dropped=trimmed.dropped,
+            dropped=trimmed.dropped + transcript.omitted,
         )

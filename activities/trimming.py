@@ -40,6 +40,12 @@ def trim(units: Sequence[Unit], tokenizer: ModelTokenizer, *, limit: int) -> Tri
         reverse=True,
     )
     kept = set(range(len(units)))
+    # What the texts alone are over need not be rendered to be found out.
+    texts = sum(map(sum, counts))
+    while texts > limit and droppable:
+        gone = droppable.pop()
+        kept.discard(gone)
+        texts -= sum(counts[gone])
     while True:
         ids = encode_chat(
             tokenizer, [message for n in sorted(kept) for _, _, message in units[n].messages]

@@ -61,10 +61,15 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A task's request and its finished steps in order."""
+    """A task's request and its finished steps in order, or the newest of them.
+
+    Attributes:
+        omitted: How many steps before the first of `steps` were not read.
+    """
 
     input: dict[str, Any]
     steps: list[StepRecord]
+    omitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +224,33 @@ async def list_steps(db: Database, organisation_id: UUID, task_id: UUID) -> list
     ]
 
 
-async def load_transcript(db: Database, organisation_id: UUID, task_id: UUID) -> Transcript:
-    """What a task was asked and what its finished steps brought.
+# A step in a prompt is a message with its frame: fewer tokens it cannot have. And hardly any token
+# stands for more bytes than these.
+_TOKENS_OF_A_STEP = 8
+_BYTES_OF_A_TOKEN = 16
+
+# Newest first, until what is read is more than a window can take: what is read for a call does not
+# grow with the length of its task.
+_STEPS_THAT_FIT = """
+select step, text, tool_call, tool_result
+  from (select n.*, sum(octet_length(coalesce(tool_result, text)))
+                    over (order by step desc rows unbounded preceding) as so_far
+          from (select step, coalesce(text, '') as text, tool_call, tool_result from steps
+                 where organisation_id = %s and task_id = %s
+                   and status in ('succeeded', 'cached')
+                 order by step desc limit %s) n) read
+ where so_far <= %s
+ order by step
+"""
+
+
+async def load_transcript(
+    db: Database, organisation_id: UUID, task_id: UUID, *, tokens: int = 1_000_000
+) -> Transcript:
+    """What a task was asked and what its newest finished steps brought.
+
+    Args:
+        tokens: size of the window it is read for; older steps that cannot fit are not read.
 
     Raises:
         NotFound: the organisation has no such task.
@@ -232,17 +262,18 @@ async def load_transcript(db: Database, organisation_id: UUID, task_id: UUID) ->
         [
             (f"select input from tasks {where}", key),
             (
-                (
-                    "select step, coalesce(text, '') as text, tool_call, tool_result from steps"
-                    f" {where} and status in ('succeeded', 'cached') order by step"
-                ),
-                key,
+                _STEPS_THAT_FIT,
+                (*key, tokens // _TOKENS_OF_A_STEP + 1, tokens * _BYTES_OF_A_TOKEN),
             ),
         ],
     )
     if not tasks:
         raise NotFound("no such task")
-    return Transcript(tasks[0]["input"], [StepRecord(**row) for row in steps])
+    return Transcript(
+        tasks[0]["input"],
+        [StepRecord(**row) for row in steps],
+        omitted=steps[0]["step"] - 1 if steps else 0,
+    )
 
 
 def _by_step(rows: list[Row]) -> dict[int, list[Row]]:

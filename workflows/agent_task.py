@@ -34,6 +34,10 @@ with workflow.unsafe.imports_passed_through():
 
 __all__ = ["AgentTask"]
 
+# Before a server suggests it by its own defaults (4 MiB): the whole history of a run is read again
+# by every worker that takes it up.
+RUN_BYTES = 1_500_000
+
 
 @workflow.defn(name="AgentTask")
 class AgentTask:
@@ -66,7 +70,7 @@ class AgentTask:
         except (asyncio.CancelledError, Exception) as error:
             # A defect of ours, too, must end the task with its type and step; left to itself,
             # Temporal would retry the workflow task for ever.
-            if was_cancelled(error):
+            if was_cancelled(error) and not (self._call and self._call.failed_task):
                 await self._close(TaskStatus.CANCELLED, None)
                 raise asyncio.CancelledError from error
             failure = self._describe(error)
@@ -132,7 +136,9 @@ class AgentTask:
                 usage=answered.charge.usage,
             )
             self._show()
-            if turn.purpose == "answer":
+            if answered.invalid is not None:
+                self._reject(answered.invalid)
+            elif turn.purpose == "answer":
                 return answered
             if workflow.cancellation_reason() is not None:
                 # The call was at its end when the wish to cancel arrived, and swallowed it.
@@ -158,12 +164,21 @@ class AgentTask:
                 type=TokenLimitReached.type(),
                 non_retryable=True,
             )
-        if workflow.info().is_continue_as_new_suggested():
+        run = workflow.info()
+        if run.is_continue_as_new_suggested() or run.get_current_history_size() > RUN_BYTES:
             await workflow.wait_condition(workflow.all_handlers_finished)
             state = self._loop.state(
                 paused=self._paused, steering=self._steering, started_at=self._started_at
             )
             workflow.continue_as_new(self._task.model_copy(update={"state": state}))
+
+    def _reject(self, problem: str) -> None:
+        """Have the answer written again, or end with the call that was the last try."""
+        if self._call is not None and self._call.ended_task:
+            raise ApplicationError(
+                no_answer_obeyed(problem), type=OutputInvalid.type(), non_retryable=True
+            )
+        self._loop.rejected(problem)
 
     async def _use_tool(self, call: ToolCall) -> None:
         step = self._loop.step

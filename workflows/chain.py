@@ -32,9 +32,16 @@ from workflows.contracts import (
     Turn,
     Usage,
 )
-from workflows.errors import ContextTooLong, EngineDown, ModelChanged, RequestRefused
+from workflows.errors import (
+    ContextTooLong,
+    EngineDown,
+    ModelChanged,
+    OutputInvalid,
+    RequestRefused,
+)
 from workflows.failures import describe
 from workflows.layers import Layers
+from workflows.output import MAX_REJECTIONS, no_answer_obeyed
 
 __all__ = ["Answered", "ModelCall", "was_cancelled"]
 
@@ -70,6 +77,7 @@ class Answered(BaseModel):
     tool_call: ToolCall | None
     usage: Usage
     charge: Charge
+    invalid: str | None = None
 
 
 class ModelCall:
@@ -153,6 +161,7 @@ class ModelCall:
                 tool_call=generated.tool_call,
                 usage=generated.usage,
                 charge=charge,
+                invalid=generated.invalid,
             )
         except (ActivityError, ApplicationError, asyncio.CancelledError) as error:
             _forget(looking_up, deciding)
@@ -254,10 +263,11 @@ class ModelCall:
                 finish_reason=generated.finish_reason,
                 tool_call=generated.tool_call,
                 decision=decision,
-                parts=prompt.parts,
-                cache_key=found.key,
+                # An answer that nobody may have is none to keep.
+                cache_key=found.key if generated.invalid is None else None,
                 collections=self._plan.collections,
-                finish=self._finish(),
+                finish=self._finish(generated.invalid),
+                error=self._invalid(generated.invalid),
             ),
             f"{chosen.model}: prompt {used.prompt_tokens} tokens, {used.completion_tokens} made, "
             + self._what(generated.tool_call),
@@ -296,9 +306,21 @@ class ModelCall:
             raise interrupted
         return charge
 
-    def _finish(self) -> TaskStatus | None:
-        """An answer ends its task, in the same statement that settles it."""
-        return TaskStatus.SUCCEEDED if self._turn.purpose == "answer" else None
+    def _finish(self, invalid: str | None = None) -> TaskStatus | None:
+        """An answer ends its task, in the same statement that settles it; so does the last try."""
+        if invalid is None:
+            return TaskStatus.SUCCEEDED if self._turn.purpose == "answer" else None
+        return None if self._tries_left() else TaskStatus.FAILED
+
+    def _invalid(self, problem: str | None) -> TaskError | None:
+        if problem is None or self._tries_left():
+            return None
+        return TaskError(
+            code=OutputInvalid.code, message=no_answer_obeyed(problem), step=self._step
+        )
+
+    def _tries_left(self) -> bool:
+        return len(self._turn.rejected) < MAX_REJECTIONS
 
     def _what(self, tool_call: ToolCall | None) -> str:
         if tool_call is not None:

@@ -99,6 +99,9 @@ class Layers:
                 turn=self._turn,
                 prompt_chars=prompt_chars,
                 max_tokens=self._max_tokens,
+                constrain=self._turn.purpose == "answer"
+                and self._plan.output is not None
+                and self._plan.output.expressible,
             ),
             Decision,
             policies.LOOKUP,
@@ -120,6 +123,7 @@ class Layers:
                 collections=self._plan.collections,
                 passages=self._plan.passages if draws else 0,
                 max_tokens=self._max_tokens,
+                max_prompt_tokens=self._plan.limits.max_prompt_tokens,
             ),
             AssembledPrompt,
             policies.RETRIEVAL,
@@ -144,6 +148,7 @@ class Layers:
                 turn=self._turn,
                 sampling=self._plan.sampling,
                 max_tokens=prompt.max_tokens,
+                output=self._plan.output if self._turn.purpose == "answer" else None,
             ),
             Generated,
             policies.GENERATE if alone else policies.GENERATE_WITH_FALLBACK,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import deque
 from decimal import Decimal
 
-from workflows.contracts import LoopState, Plan, ToolCall, ToolName, Turn, Usage
+from workflows.contracts import LoopState, Plan, Rejected, ToolCall, ToolName, Turn, Usage
 from workflows.transcript import digest_of, extend
 
 __all__ = ["Loop"]
 
 # What people see of a long task is its end.
 SHOWN_LINES = 50
+# A model that goes round in circles goes round in small ones; the state of a long task must not
+# grow with every call it made.
+ASKED_REMEMBERED = 256
 
 
 class Loop:
@@ -26,8 +29,9 @@ class Loop:
         self.tokens = state.tokens
         self.model = state.model
         self._calls: dict[ToolName, int] = dict(state.calls)
-        self._asked = list(state.asked)
+        self._asked = deque(state.asked, maxlen=ASKED_REMEMBERED)
         self._chose_to_answer = state.chose_to_answer
+        self._rejected = state.rejected
         self._lines = deque(state.lines, maxlen=SHOWN_LINES)
 
     def state(self, *, paused: bool, started_at: float | None, steering: int = 0) -> LoopState:
@@ -39,6 +43,7 @@ class Loop:
             calls=self._calls,
             asked=tuple(self._asked),
             chose_to_answer=self._chose_to_answer,
+            rejected=self._rejected,
             cost_usd=self.cost_usd,
             tokens=self.tokens,
             model=self.model,
@@ -64,7 +69,7 @@ class Loop:
         # When every tool is owed once, calling them was all there was to choose.
         free = [tool for tool in left if not tool.must_call]
         if self._chose_to_answer or not free:
-            return Turn(purpose="answer")
+            return Turn(purpose="answer", rejected=self._rejected)
         return Turn(purpose="tool_call", tools=tuple(tool.name for tool in free))
 
     def spoke(
@@ -103,6 +108,13 @@ class Loop:
                 return call
         self._chose_to_answer = True
         return None
+
+    def rejected(self, problem: str) -> None:
+        """Take note that the step's answer does not obey the task's schema: it is asked anew."""
+        # The agent has chosen to answer, also when it had tools left.
+        self._chose_to_answer = True
+        self._rejected = (*self._rejected, Rejected(step=self.step, problem=problem))
+        self._lines.append(f"{self.step}. the answer is not as it must be")
 
     def heard(self, name: ToolName, *, digest: str, chars: int, ok: bool) -> None:
         """Take note of what a tool answered."""

@@ -9,7 +9,8 @@ A directive stands anywhere in the prompt:
 a kind serves the n-th turn of the conversation, counted by the assistant turns and the tools'
 results before it; the last one serves all later turns; `turn=N` (from 1) pins it. Attributes:
 
-    text       what to say, as a JSON string
+    text       what to say, as a JSON string; `{next}` in it is one more than the last number of
+               the newest tool result in the prompt, or 0: a loop of any length in one directive
     tokens     repeat or cut the text to this many tokens; a token is one byte
     pace_ms    milliseconds between tokens; 0 gives them as fast as they can be taken
     first_ms   milliseconds before the first token
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _DIRECTIVE = re.compile(r"\[\[(say|call)((?:\s+\w+=(?:\"(?:[^\"\\]|\\.)*\"|[^\s\]\"]+))*)\s*\]\]")
@@ -33,6 +34,8 @@ _ATTRIBUTE = re.compile(r"(\w+)=(\"(?:[^\"\\]|\\.)*\"|[^\s\]\"]+)")
 _ASSISTANT = "<|im_start|>assistant"
 # A tool's result stands for the turn that asked for it, which a prompt may leave out.
 _RESULT = "<|im_start|>user\nResult of "
+_NEXT = "{next}"
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,16 @@ class Script:
     def healthy(self) -> Script:
         """The same words without the fault."""
         return Script(self.text, self.tokens, self.pace_ms, self.first_ms)
+
+    def counting(self, prompt: str) -> Script:
+        """The same with `{next}` filled in."""
+        if _NEXT not in self.text:
+            return self
+        result = prompt.rpartition(_RESULT)[2] if _RESULT in prompt else ""
+        numbers = _NUMBER.findall(result.partition("<|im_end|>")[0])
+        return replace(
+            self, text=self.text.replace(_NEXT, str(int(numbers[-1]) + 1 if numbers else 0))
+        )
 
     def output(self) -> bytes:
         """Everything that will be said; one byte is one token."""
@@ -90,10 +103,10 @@ def read_script(prompt: str, json_schema: str | None, grammar: str | None) -> Sc
     scripts = [script for kind, script in found if (kind == "call") == constrained]
     pinned = [script for script in scripts if script.turn == turn]
     if pinned:
-        return pinned[0]
+        return pinned[0].counting(prompt)
     ordered = [script for script in scripts if script.turn is None]
     if ordered:
-        return ordered[min(turn, len(ordered)) - 1]
+        return ordered[min(turn, len(ordered)) - 1].counting(prompt)
     if json_schema is not None:
         return Script(text=json.dumps(smallest_instance(json.loads(json_schema))))
     return Script()

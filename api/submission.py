@@ -25,15 +25,15 @@ from api.orchestrator import Orchestrator
 from api.parts import Parts
 from api.problems import ProblemError, invalid, not_found
 from observability.metrics import record_refusal, record_task
-from store import money, retrieval, tasks
+from store import forks, money, retrieval, tasks
 from store.errors import StoreError
 from store.identity import Principal
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from workflows import errors
-from workflows.contracts import TOOL_CALL_MAX_TOKENS, TaskRequest, Tenant
+from workflows.contracts import TOOL_CALL_MAX_TOKENS, LoopState, TaskRequest, Tenant, Turn
 from workflows.planning import headline, plan_task
 
-__all__ = ["Accepted", "submit", "sweep_unstarted"]
+__all__ = ["Accepted", "Inherited", "submit", "sweep_unstarted"]
 
 log = logging.getLogger("overline.api")
 
@@ -53,10 +53,36 @@ class Accepted:
     replayed: bool
 
 
+@dataclass(frozen=True)
+class Inherited:
+    """What a task takes over from the one it was forked from.
+
+    Attributes:
+        parent_task_id: That task.
+        from_step: Number of the step it begins with.
+        changed: What the caller changed, by name.
+        state: Where its loop starts.
+        next_turn: What its first call is for.
+        tool_result: Takes the place of what the last inherited step's tool answered.
+    """
+
+    parent_task_id: UUID
+    from_step: int
+    changed: tuple[str, ...]
+    state: LoopState
+    next_turn: Turn
+    tool_result: str | None
+
+
 async def submit(
-    parts: Parts, caller: Principal, request: TaskRequest, idempotency_key: str | None
+    parts: Parts,
+    caller: Principal,
+    request: TaskRequest,
+    idempotency_key: str | None,
+    *,
+    inherited: Inherited | None = None,
 ) -> Accepted:
-    """Accept a task and start it.
+    """Accept a task and start it; a fork brings what it has inherited.
 
     Raises:
         ProblemError: 402, 404, 409, 422 or 503; see the route.
@@ -65,7 +91,7 @@ async def submit(
     catalogue = await parts.catalogue.read()
     try:
         models = models_of(catalogue, request.route, request.model)
-        first_call = worst_case_usd(catalogue, models, _first_max_tokens(request))
+        first_call = worst_case_usd(catalogue, models, _first_max_tokens(request, inherited))
     except UnknownName as unknown:
         raise not_found(unknown.kind, known=unknown.known) from None
     except Unpriced as unpriced:
@@ -77,19 +103,30 @@ async def submit(
     task_id = uuid7()
     stored = resolved.model_dump(mode="json")
     budget = request.limits.max_cost_usd or parts.settings.default_max_cost_usd
-    verdict = await tasks.submit_task(
-        parts.database,
-        caller,
-        task_id=task_id,
-        idempotency_key=idempotency_key,
-        request_digest=_digest(stored),
-        input=stored,
-        user=request.user,
-        tags=dict(request.tags),
-        route=request.route,
-        worst_case_usd=first_call,
-        max_cost_usd=budget,
-    )
+    filed: dict[str, Any] = {
+        "task_id": task_id,
+        "idempotency_key": idempotency_key,
+        "request_digest": _digest(stored, inherited),
+        "input": stored,
+        "user": request.user,
+        "tags": dict(request.tags),
+        "route": request.route,
+        "worst_case_usd": first_call,
+        "max_cost_usd": budget,
+    }
+    if inherited is None:
+        verdict = await tasks.submit_task(parts.database, caller, **filed)
+    else:
+        verdict = await forks.fork_task(
+            parts.database,
+            caller,
+            **filed,
+            parent_task_id=inherited.parent_task_id,
+            from_step=inherited.from_step,
+            changed=list(inherited.changed),
+            state=inherited.state.model_dump(mode="json"),
+            tool_result=inherited.tool_result,
+        )
     if isinstance(verdict, money.Refusal):
         record_refusal(verdict.code, verdict.scope)
         raise _refused(verdict)
@@ -100,14 +137,16 @@ async def submit(
         )
     if verdict.created:
         record_task("accepted")
-        await _start_or_take_back(parts, caller, task_id, stored)
+        state = inherited.state if inherited else None
+        await _start_or_take_back(parts, caller, task_id, stored, state)
     return Accepted(task_id=verdict.task_id, replayed=not verdict.created)
 
 
-def _first_max_tokens(request: TaskRequest) -> int:
+def _first_max_tokens(request: TaskRequest, inherited: Inherited | None) -> int:
     """Longest answer of the task's first call, in tokens."""
     wanted = request.sampling.max_tokens
-    return min(wanted, TOOL_CALL_MAX_TOKENS) if request.tools else wanted
+    chooses = inherited.next_turn.purpose == "tool_call" if inherited else bool(request.tools)
+    return min(wanted, TOOL_CALL_MAX_TOKENS) if chooses else wanted
 
 
 def _require_words(request: TaskRequest) -> None:
@@ -137,8 +176,12 @@ async def _with_collection_ids(
     return request.model_copy(update={"collections": tuple(dict.fromkeys(ids))})
 
 
-def _digest(stored: Mapping[str, Any]) -> str:
-    canonical = json.dumps(stored, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+def _digest(stored: Mapping[str, Any], inherited: Inherited | None) -> str:
+    said: Any = stored
+    if inherited is not None:
+        parent = str(inherited.parent_task_id)
+        said = [stored, parent, inherited.from_step, inherited.tool_result]
+    canonical = json.dumps(said, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -158,19 +201,30 @@ def _refused(refusal: money.Refusal) -> ProblemError:
 
 
 async def _start_or_take_back(
-    parts: Parts, caller: Principal, task_id: UUID, stored: Mapping[str, Any]
+    parts: Parts,
+    caller: Principal,
+    task_id: UUID,
+    stored: Mapping[str, Any],
+    state: LoopState | None,
 ) -> None:
     try:
         parts.require_triton()
-        await _start(parts, _tenant(caller), task_id, stored)
+        await _start(parts, _tenant(caller), task_id, stored, state)
     except Exception:
         # Should this fail as well, the task stays accepted and the sweeper starts it.
         await tasks.discard_task(parts.database, caller.organisation_id, task_id)
         raise
 
 
-async def _start(parts: Parts, tenant: Tenant, task_id: UUID, stored: Mapping[str, Any]) -> None:
+async def _start(
+    parts: Parts,
+    tenant: Tenant,
+    task_id: UUID,
+    stored: Mapping[str, Any],
+    state: LoopState | None,
+) -> None:
     task = plan_task(task_id, tenant, TaskRequest.model_validate(stored))
+    task = task.model_copy(update={"state": state})
     run_id = await Orchestrator(parts.temporal, parts.settings).start_task(
         task, headline=headline(task)
     )
@@ -191,7 +245,9 @@ async def sweep_unstarted(parts: Parts) -> None:
             continue
         for task in left_behind:
             try:
-                await _start(parts, _tenant(task), task.task_id, task.input)
+                await _start(
+                    parts, _tenant(task), task.task_id, task.input, await _state_of(parts, task)
+                )
                 log.info("started a task left behind", extra={"task_id": str(task.task_id)})
             except Exception as exc:
                 # One task that cannot be started must not keep the others from it.
@@ -200,6 +256,12 @@ async def sweep_unstarted(parts: Parts) -> None:
                     type(exc).__name__,
                     extra={"task_id": str(task.task_id)},
                 )
+
+
+async def _state_of(parts: Parts, task: tasks.UnstartedTask) -> LoopState | None:
+    """Where a task's loop starts, if it was forked from another one."""
+    state = await forks.state_of(parts.database, task.organisation_id, task.task_id)
+    return None if state is None else LoopState.model_validate(state)
 
 
 def _tenant(owner: Principal | tasks.UnstartedTask) -> Tenant:

@@ -1,0 +1,231 @@
+"""Fork a task: the same question with a change, from one of its steps on.
+
+The finished steps before it are taken over as they are and cost nothing again. The loop's state is
+computed from them by walking the loop itself, so an unchanged fork asks exactly what its parent
+asked next: the cache knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from pydantic import Field, ValidationError, model_validator
+
+from api.parts import Parts
+from api.problems import ProblemError, invalid
+from api.submission import Accepted, Inherited, submit
+from store import tasks
+from store.identity import Principal
+from workflows.contracts import (
+    Asked,
+    Limits,
+    Message,
+    Name,
+    Sampling,
+    TaskRequest,
+    Tenant,
+    ToolCall,
+)
+from workflows.inheritance import CannotInherit, PastStep, inherit
+from workflows.planning import plan_task
+
+__all__ = ["ForkRequest", "fork"]
+
+_FINISHED = frozenset({"succeeded", "cached"})
+
+
+class ForkRequest(Asked):
+    """From which step to rerun a task, and what is different this time."""
+
+    from_step: int = Field(
+        ge=1,
+        le=10_000,
+        description="Number of the first step to run anew; those before it are inherited. The "
+        "number after the last finished step goes on from there.",
+    )
+    model: Name | None = Field(default=None, description="Use exactly this registered model.")
+    route: Name | None = Field(
+        default=None, description="Let this route choose the model, instead of what was asked for."
+    )
+    prompt: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1_000_000,
+        description="Takes the place of the question: the newest user message. Characters.",
+    )
+    messages: tuple[Message, ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="Takes the place of the whole conversation; ends with a user message.",
+    )
+    system: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=100_000,
+        description="Takes the place of the system prompt. Characters.",
+    )
+    tool_result: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=100_000,
+        description="Takes the place of what the tool of the step before `from_step` answered. "
+        "Characters.",
+    )
+    sampling: Sampling | None = Field(
+        default=None, description="The fields of it that are given take the place of the parent's."
+    )
+    limits: Limits | None = Field(
+        default=None, description="The fields of it that are given take the place of the parent's."
+    )
+
+    @model_validator(mode="after")
+    def _one_question(self) -> ForkRequest:
+        if self.prompt is not None and self.messages is not None:
+            raise ValueError("give either prompt or messages")
+        if self.messages is not None and self.messages[-1].role != "user":
+            raise ValueError("the last message must come from the user")
+        return self
+
+    def changed(self) -> tuple[str, ...]:
+        """Names of what is different this time."""
+        said = self.model_dump(exclude={"from_step"}, exclude_none=True)
+        return tuple(said)
+
+
+async def fork(
+    parts: Parts,
+    caller: Principal,
+    parent: tasks.Task,
+    wanted: ForkRequest,
+    idempotency_key: str | None,
+) -> Accepted:
+    """File and start a task that goes on from a step of another one.
+
+    Raises:
+        ProblemError: 422 with a pointer when the step cannot be forked from; else as `submit`.
+    """
+    request = changed_request(TaskRequest.model_validate(parent.input), wanted)
+    steps = await tasks.list_steps(parts.database, caller.organisation_id, parent.task_id)
+    inherited = inheritance(parent.task_id, _tenant(caller), request, steps, wanted)
+    return await submit(parts, caller, request, idempotency_key, inherited=inherited)
+
+
+def changed_request(parent: TaskRequest, wanted: ForkRequest) -> TaskRequest:
+    """Return the parent's request with the change.
+
+    Raises:
+        ProblemError: Parent and change contradict each other (422).
+    """
+    data = parent.model_dump(mode="json")
+    if wanted.route is not None:
+        data |= {"route": wanted.route, "model": None}
+    if wanted.model is not None:
+        data["model"] = wanted.model
+    if wanted.system is not None:
+        data["system"] = wanted.system
+    if wanted.messages is not None:
+        said = [message.model_dump(mode="json") for message in wanted.messages]
+        data |= {"input": None, "messages": said}
+    elif wanted.prompt is not None:
+        if parent.input is not None:
+            data["input"] = wanted.prompt
+        else:
+            data["messages"][-1]["content"] = wanted.prompt
+    for name in ("sampling", "limits"):
+        part = getattr(wanted, name)
+        if part is not None:
+            data[name] |= part.model_dump(mode="json", exclude_unset=True)
+    try:
+        return TaskRequest.model_validate(data)
+    except ValidationError as error:
+        pointer = "".join(f"/{part}" for part in error.errors()[0]["loc"][:1])
+        raise invalid(
+            pointer, "contradiction", "This does not go together with what the parent has."
+        ) from None
+
+
+def inheritance(
+    parent_task_id: UUID,
+    tenant: Tenant,
+    request: TaskRequest,
+    steps: Sequence[tasks.StepDetail],
+    wanted: ForkRequest,
+) -> Inherited:
+    """Return what a fork takes over.
+
+    Raises:
+        ProblemError: There is no such step to go on from (422, `/from_step`), or no tool result
+            to replace (422, `/tool_result`).
+    """
+    before = [step for step in steps if step.step < wanted.from_step]
+    unfinished = next((step.step for step in before if step.status not in _FINISHED), None)
+    if unfinished is not None:
+        raise _no_such_step(
+            "not_finished", f"Step {unfinished} has not finished; fork from it, or from before it."
+        )
+    if len(before) < wanted.from_step - 1:
+        raise _no_such_step(
+            "no_such_step",
+            f"The task has {len(before)} finished steps: {len(before) + 1} is the last to go on "
+            "from.",
+        )
+    past = [_past(step) for step in before]
+    if wanted.tool_result is not None:
+        if not past or past[-1].tool_call is None:
+            raise invalid(
+                "/tool_result", "no_tool_call", "The step before `from_step` called no tool."
+            )
+        past[-1] = PastStep(
+            text=past[-1].text,
+            model=past[-1].model,
+            tool_call=past[-1].tool_call,
+            tool_result=wanted.tool_result,
+        )
+    # The id is of no matter here: neither digest nor plan depends on it.
+    task = plan_task(parent_task_id, tenant, _without_collections(request))
+    try:
+        state, turn = inherit(task, past)
+    except CannotInherit as error:
+        words = (
+            f"Step {error.step} is the answer: no step follows it."
+            if error.why == "answered"
+            else f"The tool that step {error.step} called has not answered; fork from that step, "
+            "or give its `tool_result`."
+        )
+        code = "no_such_step" if error.why == "answered" else "not_finished"
+        raise _no_such_step(code, words) from None
+    return Inherited(
+        parent_task_id=parent_task_id,
+        from_step=wanted.from_step,
+        changed=wanted.changed(),
+        state=state,
+        next_turn=turn,
+        tool_result=wanted.tool_result,
+    )
+
+
+def _no_such_step(code: str, words: str) -> ProblemError:
+    return invalid("/from_step", code, words)
+
+
+def _past(step: tasks.StepDetail) -> PastStep:
+    call: dict[str, Any] | None = step.tool_call
+    return PastStep(
+        text=step.text or "",
+        model=step.model or "",
+        tool_call=None if call is None else ToolCall.model_validate(call),
+        tool_result=step.tool_result,
+    )
+
+
+def _without_collections(request: TaskRequest) -> TaskRequest:
+    return request.model_copy(update={"collections": ()})
+
+
+def _tenant(caller: Principal) -> Tenant:
+    return Tenant(
+        organisation_id=caller.organisation_id, team_id=caller.team_id, key_id=caller.key_id
+    )

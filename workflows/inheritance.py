@@ -1,0 +1,80 @@
+"""Where the loop of a fork starts: the state its parent's loop had before a step. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from workflows.contracts import LoopState, TaskInput, ToolCall, Turn, Usage
+from workflows.loop import Loop
+from workflows.transcript import digest_of
+
+__all__ = ["CannotInherit", "PastStep", "inherit"]
+
+
+@dataclass(frozen=True)
+class PastStep:
+    """What a finished step said and learned, as its row has it."""
+
+    text: str
+    model: str
+    tool_call: ToolCall | None = None
+    tool_result: str | None = None
+
+
+class CannotInherit(Exception):
+    """Nothing can go on after some step.
+
+    Attributes:
+        step: Number of that step.
+        why: `answered`: it was the answer; `tool_unanswered`: the tool it called has not answered.
+    """
+
+    def __init__(self, step: int, why: str) -> None:
+        super().__init__(f"step {step}: {why}")
+        self.step = step
+        self.why = why
+
+
+def inherit(task: TaskInput, steps: Sequence[PastStep]) -> tuple[LoopState, Turn]:
+    """Return the state of a loop that took these steps, and what its next call is for.
+
+    The very loop is walked through, so digest, counters and choices are those it had itself. What
+    the steps cost is not the fork's: cost and tokens begin at nothing.
+
+    Args:
+        task: The fork: its plan, and the digest of its own question.
+        steps: The steps it inherits, from the first on.
+
+    Raises:
+        CannotInherit: No step can follow.
+    """
+    loop = Loop(task.plan, LoopState(digest=task.prompt_digest, chars=task.prompt_chars))
+    for step in steps:
+        turn = loop.next_turn()
+        loop.step += 1
+        loop.spoke(
+            digest=digest_of(step.text),
+            chars=len(step.text),
+            model=step.model,
+            cached=True,
+            billed_usd=Decimal(0),
+            usage=Usage(),
+        )
+        if turn.purpose == "answer":
+            raise CannotInherit(loop.step, "answered")
+        wanted = loop.wants(step.tool_call)
+        if wanted is None:
+            continue
+        if step.tool_result is None:
+            raise CannotInherit(loop.step, "tool_unanswered")
+        loop.heard(
+            wanted.name,
+            digest=digest_of(step.tool_result),
+            chars=len(step.tool_result),
+            ok=True,
+        )
+    state = loop.state(paused=False, started_at=None)
+    lines = (f"steps 1 to {loop.step} inherited",) if steps else ()
+    return state.model_copy(update={"lines": lines}), loop.next_turn()

@@ -1,0 +1,116 @@
+"""What people decide about tool calls: the row is the truth, a workflow only hears of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from store.database import Database
+from store.text import jsonb, storable_or_none
+
+Verdict = Literal["decided", "same", "other", "finished", "no call", "no task"]
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A call that a person decides about; `decision` is None until then."""
+
+    call_id: str
+    step: int
+    tool: str
+    arguments: dict[str, Any]
+    arguments_digest: str
+    requested_at: datetime
+    decision: Literal["approve", "refuse"] | None
+    decided_arguments: dict[str, Any] | None
+    reason: str | None
+    decided_by: UUID | None
+    decided_at: datetime | None
+
+    @property
+    def effective(self) -> dict[str, Any]:
+        """The arguments the call is made with: the person's, where they changed them."""
+        return self.arguments if self.decided_arguments is None else self.decided_arguments
+
+
+_COLUMNS = (
+    "call_id, step, tool, arguments, arguments_digest, requested_at, decision, decided_arguments,"
+    " reason, decided_by, decided_at"
+)
+
+
+async def request_approval(
+    db: Database,
+    organisation_id: UUID,
+    task_id: UUID,
+    *,
+    step: int,
+    call_id: str,
+    tool: str,
+    arguments: dict[str, Any],
+    arguments_digest: str,
+) -> None:
+    """Asks people about a call and files `approval.requested`, once.
+
+    Raises:
+        NotFound: the organisation has no such task.
+    """
+    await db.call(
+        organisation_id,
+        "request_approval",
+        "%s, %s, %s, %s, %s, %s",
+        (task_id, step, call_id, tool, jsonb(arguments), arguments_digest),
+    )
+
+
+async def decide(
+    db: Database,
+    organisation_id: UUID,
+    task_id: UUID,
+    call_id: str,
+    *,
+    decision: Literal["approve", "refuse"],
+    arguments: dict[str, Any] | None,
+    reason: str | None,
+    key_id: UUID,
+) -> Verdict:
+    """Takes a decision; the first one stands."""
+    rows = await db.call(
+        organisation_id,
+        "decide_approval",
+        "%s, %s, %s, %s, %s, %s",
+        (
+            task_id,
+            call_id,
+            decision,
+            None if arguments is None else jsonb(arguments),
+            storable_or_none(reason),
+            key_id,
+        ),
+    )
+    verdict: Verdict = rows[0]["f"]
+    return verdict
+
+
+async def get(db: Database, organisation_id: UUID, task_id: UUID, call_id: str) -> Approval | None:
+    """One approval, if there is one."""
+    rows = await db.run(
+        organisation_id,
+        f"select {_COLUMNS} from approvals"
+        " where organisation_id = %s and task_id = %s and call_id = %s",
+        (organisation_id, task_id, call_id),
+    )
+    return Approval(**rows[0]) if rows else None
+
+
+async def of_task(db: Database, organisation_id: UUID, task_id: UUID) -> list[Approval]:
+    """The approvals of a task, first to last."""
+    rows = await db.run(
+        organisation_id,
+        f"select {_COLUMNS} from approvals where organisation_id = %s and task_id = %s"
+        " order by step, requested_at",
+        (organisation_id, task_id),
+    )
+    return [Approval(**row) for row in rows]

@@ -10,6 +10,7 @@ from uuid import UUID
 from api.orchestrator import task_workflow_id, web_ui_url
 from api.task_views import (
     Failure,
+    ForkView,
     ModelCallView,
     StepView,
     TaskLinks,
@@ -19,7 +20,7 @@ from api.task_views import (
     ToolChoice,
 )
 from settings import Settings
-from store import tasks
+from store import forks, tasks
 from workflows.contracts import TaskStatus
 
 __all__ = ["links_of", "step_view", "task_summary", "task_view"]
@@ -43,7 +44,9 @@ def task_summary(record: tasks.Task) -> TaskSummary:
     return TaskSummary(**_summary(record))
 
 
-def task_view(settings: Settings, record: tasks.Task) -> TaskView:
+def task_view(
+    settings: Settings, record: tasks.Task, lineage: forks.Lineage | None = None
+) -> TaskView:
     """Return a task as it looks by itself."""
     return TaskView(
         **_summary(record),
@@ -55,7 +58,22 @@ def task_view(settings: Settings, record: tasks.Task) -> TaskView:
         prompt_tokens=record.prompt_tokens,
         cached_tokens=record.cached_tokens,
         completion_tokens=record.completion_tokens,
+        parent=(
+            _link(lineage.parent.parent_task_id, lineage.parent)
+            if lineage and lineage.parent
+            else None
+        ),
+        forks=tuple(_link(fork.task_id, fork) for fork in lineage.forks) if lineage else (),
         links=links_of(settings, record.task_id, record.run_id),
+    )
+
+
+def _link(other: UUID, fork: forks.Fork) -> ForkView:
+    return ForkView(
+        id=other,
+        from_step=fork.from_step,
+        changed=tuple(fork.changed),
+        created_at=fork.created_at,
     )
 
 
@@ -68,6 +86,7 @@ def _summary(record: tasks.Task) -> dict[str, Any]:
         "tags": record.tags,
         "created_at": record.created_at,
         "finished_at": record.finished_at,
+        "paused_at": record.paused_at if record.finished_at is None else None,
         "steps": record.steps,
         "cost_usd": record.billed_usd,
         "preview": _preview(record.input),
@@ -111,6 +130,7 @@ def step_view(step: tasks.StepDetail) -> StepView:
     return StepView(
         step=step.step,
         status=step.status,
+        inherited=step.inherited,
         model=step.model,
         cached=step.status == "cached",
         text=step.text,

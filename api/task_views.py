@@ -15,6 +15,7 @@ __all__ = [
     "FINAL_EVENTS",
     "Cancellation",
     "Failure",
+    "ForkView",
     "ModelCallView",
     "StepList",
     "StepView",
@@ -69,7 +70,10 @@ class TaskSummary(View):
     tags: dict[str, str] = Field(description="Free tags for attribution.")
     created_at: datetime = Field(description="When it was accepted, RFC 3339 in UTC.")
     finished_at: datetime | None = Field(description="When it ended, RFC 3339 in UTC.")
-    steps: int = Field(description="Steps begun so far.", ge=0)
+    paused_at: datetime | None = Field(
+        description="Since when it is to pause, RFC 3339 in UTC; the step that runs is finished."
+    )
+    steps: int = Field(description="Steps begun so far, inherited ones too.", ge=0)
     cost_usd: Usd = Field(description="Billed so far, in USD.")
     preview: str = Field(description="First 80 characters of what was asked.")
 
@@ -90,6 +94,15 @@ class ToolChoice(View):
     arguments: dict[str, Any] = Field(description="Its arguments, as its schema has them.")
 
 
+class ForkView(View):
+    """A link between a task and the one that was forked from it."""
+
+    id: UUID = Field(description="The task at the other end of the link.")
+    from_step: int = Field(description="First step that was run anew.", ge=1)
+    changed: tuple[str, ...] = Field(description="Fields of the fork request that were given.")
+    created_at: datetime = Field(description="When it was forked, RFC 3339 in UTC.")
+
+
 class TaskView(TaskSummary):
     """A task: what it answered and what it cost."""
 
@@ -101,6 +114,12 @@ class TaskView(TaskSummary):
     prompt_tokens: int = Field(description="Prompt tokens billed, in tokens.", ge=0)
     cached_tokens: int = Field(description="Those of them the engine had cached, in tokens.", ge=0)
     completion_tokens: int = Field(description="Output tokens billed, in tokens.", ge=0)
+    parent: ForkView | None = Field(
+        default=None, description="The task this one was forked from; none: it was not."
+    )
+    forks: tuple[ForkView, ...] = Field(
+        default=(), description="Tasks that were forked from this one, oldest first."
+    )
     links: TaskLinks = Field(description="Where to read on.")
 
 
@@ -152,6 +171,9 @@ class StepView(View):
 
     step: int = Field(description="Number of the step, from 1.", ge=1)
     status: str = Field(description="running, succeeded, cached, failed or cancelled.")
+    inherited: bool = Field(
+        default=False, description="Taken over from the task this one was forked from, unbilled."
+    )
     model: str | None = Field(description="Model that answered.")
     cached: bool = Field(description="Whether the answer came from Overline's cache.")
     text: str | None = Field(description="What the model said.")

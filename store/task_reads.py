@@ -39,6 +39,7 @@ class Task:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    paused_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ class StepDetail:
     saved_usd: Decimal
     started_at: datetime
     ended_at: datetime | None
+    inherited: bool
     calls: list[CallRecord]
     tool_calls: list[ToolCallRecord]
 
@@ -150,7 +152,13 @@ def _columns(record: type, without: tuple[str, ...] = ()) -> str:
     return ", ".join("user_id as user" if name == "user" else name for name in names)
 
 
-_TASK = _columns(Task).replace("user_id as user", 'user_id as "user"')
+# Paused is a wish beside the state, and what a reader wants to know first.
+_PAUSED = "paused_at is not null and finished_at is null"
+_TASK = (
+    _columns(Task)
+    .replace("user_id as user", 'user_id as "user"')
+    .replace(" status,", f" case when {_PAUSED} then 'paused' else status end as status,")
+)
 _CALL = _columns(CallRecord)
 _TOOL = _columns(ToolCallRecord)
 _STEP = _columns(StepDetail, without=("calls", "tool_calls"))
@@ -182,13 +190,14 @@ async def list_tasks(
         limit: most tasks on the page.
         status: only tasks in this state.
     """
+    stored = ["accepted", "running"] if status == "paused" else [status]
     rows = await db.run(
         organisation_id,
         f"select {_TASK} from tasks where organisation_id = %s"
         " and (%s::uuid is null or task_id < %s)"
-        " and (%s::text is null or status = %s) and status <> 'discarded'"
-        " order by task_id desc limit %s",
-        (organisation_id, cursor, cursor, status, status, limit + 1),
+        f" and (%s::text is null or (status = any(%s) and ({_PAUSED}) = %s))"
+        " and status <> 'discarded' order by task_id desc limit %s",
+        (organisation_id, cursor, cursor, status, stored, status == "paused", limit + 1),
     )
     tasks = [Task(**row) for row in rows[:limit]]
     return TaskPage(tasks, tasks[-1].task_id if len(rows) > limit else None)

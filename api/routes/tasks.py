@@ -17,7 +17,7 @@ from api.submission import submit
 from api.task_projection import links_of, step_view, task_summary, task_view
 from api.task_views import Cancellation, StepList, TaskAccepted, TaskPage, TaskView
 from settings import Settings
-from store import tasks
+from store import forks, tasks
 from store.identity import Principal
 from workflows.contracts import TaskRequest, TaskStatus
 
@@ -105,7 +105,9 @@ async def list_tasks(
 @router.get("/v1/tasks/{task_id}", responses=answers(404), summary="Read a task")
 async def get_task(caller: Caller, parts: PartsOf, task_id: UUID) -> TaskView:
     """Read a task: its state, its answer, what it cost."""
-    return task_view(parts.settings, await _find(parts, caller, task_id))
+    record = await _find(parts, caller, task_id)
+    links = await forks.lineage(parts.database, caller.organisation_id, task_id)
+    return task_view(parts.settings, record, links)
 
 
 @router.get("/v1/tasks/{task_id}/steps", responses=answers(404), summary="Read a task's steps")

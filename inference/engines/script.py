@@ -69,7 +69,7 @@ class Script:
         if _NEXT not in self.text:
             return self
         result = prompt.rpartition(_RESULT)[2] if _RESULT in prompt else ""
-        numbers = _NUMBER.findall(result.partition("<|im_end|>")[0])
+        numbers = _NUMBER.findall(result.partition("<|im_start|>")[0])
         return replace(
             self, text=self.text.replace(_NEXT, str(int(numbers[-1]) + 1 if numbers else 0))
         )

@@ -39,6 +39,12 @@ def cache_key(call: LookUpInput) -> str:
             "collections": sorted(str(collection) for collection in plan.collections),
             "passages": plan.passages,
             "window": plan.limits.max_prompt_tokens,
+            # A tool choice is bound by its grammar, whatever the answer must obey.
+            "output": (
+                plan.output.digest
+                if plan.output is not None and call.turn.purpose == "answer"
+                else None
+            ),
             # A tool choice is greedy and short, whatever the answer's sampling. A seed is text:
             # canonical JSON has no integers beyond 2**53.
             "sampling": (

@@ -12,6 +12,7 @@ from activities.dependencies import Dependencies
 from activities.failures import typed_failures
 from activities.journaling import Ended, JournalWriter
 from activities.lost_attempts import LostAttempts, reading_after_end
+from activities.output import objection
 from activities.toolbox import choice_grammar, parse_choice
 from inference.client import TritonClient
 from inference.errors import EngineError, EngineUnavailable, RequestRefused
@@ -20,7 +21,7 @@ from inference.prompt import Sampling as EngineSampling
 from observability import genai
 from observability.metrics import record_generation, record_interruption
 from observability.spans import current_trace_id, identify, trace_carrier
-from store import journal
+from store import journal, tasks
 from store.journal import AttemptUsage, Begun
 from workflows.contracts import INLINE_ANSWER_CHARS, AccountInput, Generated, GenerateInput, Usage
 from workflows.errors import ModelChanged
@@ -62,6 +63,7 @@ class Generation:
             trace_id=current_trace_id(),
         )
         await self._require_same_model(call, begun)
+        schema = await self._schema(call)
         async with _heartbeats(), self._lost.resolving(call, begun):
             if begun.finished is not None:
                 # It was finished; only the news of it was lost.
@@ -71,9 +73,9 @@ class Generation:
                     cached_tokens=begun.finished.cached_tokens,
                     finish_reason=begun.finished.finish_reason or "stop",
                 )
-                return self._result(call, begun, ended, None)
+                return self._result(call, begun, ended, schema, None)
             try:
-                return await self._run(call, begun, replica)
+                return await self._run(call, begun, replica, schema)
             except RequestRefused as error:
                 if error.code != "cannot_resume":
                     raise
@@ -86,7 +88,7 @@ class Generation:
                     epoch=begun.epoch,
                     reason=error.code,
                 )
-                return await self._run(call, fresh, replica)
+                return await self._run(call, fresh, replica, schema)
 
     @activity.defn(name="generation.account")
     @typed_failures
@@ -109,7 +111,17 @@ class Generation:
         ):
             raise ModelChanged(f"model {call.chosen.model!r} was replaced during the call")
 
-    async def _run(self, call: GenerateInput, begun: Begun, replica: str) -> Generated:
+    async def _schema(self, call: GenerateInput) -> str | None:
+        """Return the text of the schema that the answer must obey, if there is one."""
+        if call.output is None:
+            return None
+        return await tasks.load_output_schema(
+            self._deps.db, call.tenant.organisation_id, call.task_id
+        )
+
+    async def _run(
+        self, call: GenerateInput, begun: Begun, replica: str, schema: str | None
+    ) -> Generated:
         writer = JournalWriter(self._deps.db, call, begun)
         client = self._deps.engines.at(replica)
         with genai.model_call_span(call.chosen.model, server=replica) as span:
@@ -120,13 +132,15 @@ class Generation:
                 temperature=call.sampling.temperature,
                 top_p=call.sampling.top_p,
                 top_k=call.sampling.top_k,
-                output_type="json" if call.turn.purpose == "tool_call" else "text",
+                output_type=(
+                    "json" if call.turn.purpose == "tool_call" or schema is not None else "text"
+                ),
                 conversation_id=str(call.task_id),
                 resumed_tokens=len(begun.generated_ids),
             )
             identify(span, call_key=call.call_key, epoch=begun.epoch)
             try:
-                final = await self._stream(client, await self._request(call, begun), writer)
+                final = await self._stream(client, await self._request(call, begun, schema), writer)
             except asyncio.CancelledError:
                 record_interruption(call.chosen.model, "cancelled")
                 await asyncio.shield(self._interrupted(call, begun, replica, writer))
@@ -166,7 +180,7 @@ class Generation:
                 finish_reason=final.finish_reason,
             )
         record_generation(call.chosen.model, usage, final.timings, len(begun.generated_ids))
-        return self._result(call, begun, ended, final.timings)
+        return self._result(call, begun, ended, schema, final.timings)
 
     async def _stream(
         self, client: TritonClient, request: GenerationRequest, writer: JournalWriter
@@ -210,8 +224,13 @@ class Generation:
             error_code=error.code,
         )
 
-    async def _request(self, call: GenerateInput, begun: Begun) -> GenerationRequest:
+    async def _request(
+        self, call: GenerateInput, begun: Begun, schema: str | None
+    ) -> GenerationRequest:
         sampling, choosing = call.sampling, call.turn.purpose == "tool_call"
+        held = schema is not None and call.chosen.constrained
+        # What a grammar binds ends where the grammar does.
+        bound = choosing or held
         tokenizer = await self._deps.tokenizers.of(call.chosen.model)
         return GenerationRequest(
             triton_model=call.chosen.triton_model,
@@ -220,7 +239,7 @@ class Generation:
             generated_ids=begun.generated_ids,
             sampling=EngineSampling(
                 max_tokens=call.max_tokens,
-                min_tokens=0 if choosing else sampling.min_tokens,
+                min_tokens=0 if bound else sampling.min_tokens,
                 temperature=0.0 if choosing else sampling.temperature,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
@@ -229,9 +248,10 @@ class Generation:
                 presence_penalty=0.0 if choosing else sampling.presence_penalty,
                 frequency_penalty=0.0 if choosing else sampling.frequency_penalty,
                 # A model without chat training ends its turn with the template's own words.
-                stop=() if choosing else (*sampling.stop, *tokenizer.stops),
-                ignore_eos=False if choosing else sampling.ignore_eos,
+                stop=() if bound else (*sampling.stop, *tokenizer.stops),
+                ignore_eos=False if bound else sampling.ignore_eos,
             ),
+            json_schema=schema if held else None,
             grammar=(
                 choice_grammar(call.turn.tools, may_answer=call.turn.may_answer)
                 if choosing
@@ -247,6 +267,7 @@ class Generation:
         call: GenerateInput,
         begun: Begun,
         ended: Ended,
+        schema: str | None,
         timings: Timings | None,
     ) -> Generated:
         text = ended.text
@@ -270,6 +291,7 @@ class Generation:
             resumed_tokens=len(begun.generated_ids),
             first_token_ms=timings.first_token_ms if timings else None,
             total_ms=timings.total_ms if timings else None,
+            invalid=None if schema is None else objection(schema, text, ended.finish_reason),
         )
 
 

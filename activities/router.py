@@ -9,6 +9,8 @@ from temporalio import activity
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
+from activities.output import expressible
+from store import tasks
 from store.catalogue import Catalogue, Model
 from store.pricing import models_of
 from workflows.contracts import Candidate, DecideInput, Decision
@@ -19,6 +21,8 @@ __all__ = ["Router", "Rule", "choose"]
 # A cautious guess before the tokenizer has spoken: English has about four characters a token,
 # code and other scripts fewer. Assembly counts exactly, and trims.
 CHARS_PER_TOKEN = 3
+# What a model must be able to for its answer to be held to a JSON schema.
+CONSTRAINS = "json_schema"
 
 
 class When(BaseModel):
@@ -51,17 +55,35 @@ class Router:
     @typed_failures
     async def decide(self, call: DecideInput) -> Decision:
         """Return the models that may answer, best first, each with its reason."""
-        return choose(await self._deps.catalogue.read(), call)
+        return choose(await self._deps.catalogue.read(), call, held=await self._can_be_held(call))
+
+    async def _can_be_held(self, call: DecideInput) -> bool:
+        """Tell whether a grammar can express what the answer must obey."""
+        if call.output is None:
+            return False
+        schema = await tasks.load_output_schema(
+            self._deps.db, call.tenant.organisation_id, call.task_id
+        )
+        return schema is not None and expressible(schema)
 
 
-def choose(catalogue: Catalogue, call: DecideInput) -> Decision:
+def choose(catalogue: Catalogue, call: DecideInput, *, held: bool = False) -> Decision:
     """Apply a route's rules: capability, prompt length, price ceiling.
 
     Raises:
         UnknownName: No such route or model.
         NotFound: None of its models can take the call, or is deployed.
     """
-    needed = {"grammar"} if call.turn.purpose == "tool_call" else set()
+    if not held:
+        return _choose(catalogue, call, {"grammar"} if call.turn.purpose == "tool_call" else set())
+    try:
+        return _choose(catalogue, call, {CONSTRAINS})
+    except NotFound:
+        # Nobody can be held to the schema: the answer is free, and looked at afterwards.
+        return _choose(catalogue, call, set())
+
+
+def _choose(catalogue: Catalogue, call: DecideInput, needed: set[str]) -> Decision:
     tokens = call.prompt_chars // CHARS_PER_TOKEN
     candidates: list[Candidate] = []
     refused: list[str] = []
@@ -81,13 +103,13 @@ def choose(catalogue: Catalogue, call: DecideInput) -> Decision:
         if why_not is not None:
             refused.append(f"{model.name}: {why_not}")
             continue
-        candidates += _deployed(catalogue, rule, _reason(call, rule, tokens))
+        candidates += _deployed(catalogue, rule, _reason(call, rule, tokens), needed)
     if not candidates:
         # Longer than every rule: assembly will trim it, so the roomiest take it, best first.
         too_long.sort(key=lambda rule: -(rule.when.max_prompt_tokens or 0))
         for rule in too_long:
             reason = f"~{tokens} tokens are more than any rule of the route takes: to be trimmed"
-            candidates += _deployed(catalogue, rule, reason)
+            candidates += _deployed(catalogue, rule, reason, needed)
     if not candidates:
         told = "; ".join(refused) or f"none of {', '.join(names)} is deployed"
         raise NotFound(f"no model of route {call.route!r} can answer: {told}")
@@ -115,7 +137,7 @@ def _misfit(rule: Rule, tokens: int) -> str | None:
     return None
 
 
-def _deployed(catalogue: Catalogue, rule: Rule, reason: str) -> list[Candidate]:
+def _deployed(catalogue: Catalogue, rule: Rule, reason: str, needed: set[str]) -> list[Candidate]:
     model = catalogue.models[rule.model]
     return [
         Candidate(
@@ -126,6 +148,7 @@ def _deployed(catalogue: Catalogue, rule: Rule, reason: str) -> list[Candidate]:
             urls=tuple(deployment.urls),
             tokenizer_version=model.tokenizer_version,
             reason=reason,
+            constrained=CONSTRAINS in needed,
         )
         for deployment in catalogue.deployments_of(model.name)
     ]

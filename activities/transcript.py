@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from activities.output import instruction, quoted, repair
 from activities.toolbox import describe_tools
 from inference.templates import ChatMessage
 from store.tasks import StepRecord, Transcript
@@ -78,20 +79,49 @@ def conversation_units(transcript: Transcript, turn: Turn, passages: Sequence[Un
                     f"message {len(earlier) + 1}",
                     ChatMessage(
                         role="user",
-                        content=question["content"] + _instruction(turn, bool(results)),
+                        content=question["content"]
+                        + _instruction(turn, bool(results), transcript.input),
                     ),
                 ),
             ),
             pinned=True,
         )
     )
+    units.extend(_rejected(transcript, turn))
     return units
 
 
-def _instruction(turn: Turn, results: bool) -> str:
+def _rejected(transcript: Transcript, turn: Turn) -> list[Unit]:
+    """Answers that did not obey the schema, each with what is wrong; the newest must be seen."""
+    said = {record.step: record.text for record in transcript.steps}
+    return [
+        Unit(
+            messages=(
+                (
+                    "message",
+                    f"step {rejected.step}",
+                    ChatMessage(role="assistant", content=quoted(said.get(rejected.step, ""))),
+                ),
+                (
+                    "message",
+                    f"step {rejected.step}",
+                    ChatMessage(role="user", content=repair(rejected.problem)),
+                ),
+            ),
+            pinned=rejected is turn.rejected[-1],
+            rank=2.0 + rejected.step,
+        )
+        for rejected in turn.rejected
+    ]
+
+
+def _instruction(turn: Turn, results: bool, request: dict[str, Any]) -> str:
     if turn.purpose == "tool_call":
         return "\n\n" + describe_tools(turn.tools, may_answer=turn.may_answer)
-    return "\n\nUse the results above to answer." if results else ""
+    schema = request.get("output_schema")
+    return ("\n\nUse the results above to answer." if results else "") + (
+        instruction(schema) if schema else ""
+    )
 
 
 def _result(record: StepRecord) -> Unit:

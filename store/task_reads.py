@@ -285,6 +285,20 @@ async def load_transcript(
     )
 
 
+async def load_output_schema(db: Database, organisation_id: UUID, task_id: UUID) -> str | None:
+    """The text of the JSON Schema that a task's answer must obey, if it has one."""
+    rows = await db.run(
+        organisation_id,
+        "select input ->> 'output_schema' as schema from tasks"
+        " where organisation_id = %s and task_id = %s",
+        (organisation_id, task_id),
+    )
+    if not rows:
+        raise NotFound("no such task")
+    schema: str | None = rows[0]["schema"]
+    return schema
+
+
 def _by_step(rows: list[Row]) -> dict[int, list[Row]]:
     grouped: dict[int, list[Row]] = {}
     for row in rows:

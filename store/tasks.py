@@ -25,6 +25,7 @@ from store.task_reads import (
     get_task,
     list_steps,
     list_tasks,
+    load_output_schema,
     load_transcript,
 )
 from store.text import jsonb, storable_or_none
@@ -44,6 +45,7 @@ __all__ = [
     "get_task",
     "list_steps",
     "list_tasks",
+    "load_output_schema",
     "load_transcript",
     "mark_started",
     "submit_task",

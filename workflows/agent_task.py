@@ -28,9 +28,15 @@ with workflow.unsafe.imports_passed_through():
         ToolInput,
         ToolOutput,
     )
-    from workflows.errors import DeadlineReached, StepLimitReached, TokenLimitReached
+    from workflows.errors import (
+        DeadlineReached,
+        OutputInvalid,
+        StepLimitReached,
+        TokenLimitReached,
+    )
     from workflows.failures import describe
     from workflows.loop import Loop
+    from workflows.output import no_answer_obeyed
 
 __all__ = ["AgentTask"]
 
@@ -70,7 +76,7 @@ class AgentTask:
         except (asyncio.CancelledError, Exception) as error:
             # A defect of ours, too, must end the task with its type and step; left to itself,
             # Temporal would retry the workflow task for ever.
-            if was_cancelled(error) and not (self._call and self._call.failed_task):
+            if was_cancelled(error) and not _is_last_try(error):
                 await self._close(TaskStatus.CANCELLED, None)
                 raise asyncio.CancelledError from error
             failure = self._describe(error)
@@ -253,3 +259,8 @@ class AgentTask:
                 SEARCH_MODEL.value_set(self._loop.model),
             ]
         )
+
+
+def _is_last_try(error: BaseException) -> bool:
+    """Tell whether the task has failed already, with the call that was the last try."""
+    return isinstance(error, ApplicationError) and error.type == OutputInvalid.type()

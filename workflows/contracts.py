@@ -307,7 +307,6 @@ class Output(Wire):
     """What the answer must obey; the schema itself is in the task's row."""
 
     digest: str = Field(description="SHA-256 of the schema's text.")
-    expressible: bool = Field(description="A grammar can hold a model to it.")
 
 
 class Rejected(Wire):
@@ -464,8 +463,8 @@ class DecideInput(Call):
     turn: Turn
     prompt_chars: int
     max_tokens: int
-    constrain: bool = Field(
-        default=False, description="Models that can be held to a schema, if there are any."
+    output: Output | None = Field(
+        default=None, description="Models that can be held to it come first, if there are any."
     )
 
 

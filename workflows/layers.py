@@ -50,6 +50,8 @@ class Layers:
         self._plan = plan
         self._turn = turn
         self._max_tokens = max_tokens
+        # A tool choice is bound by its grammar, whatever the answer must obey.
+        self._output = plan.output if turn.purpose == "answer" else None
         self._step = step
         self.common = {
             "tenant": tenant,
@@ -99,9 +101,7 @@ class Layers:
                 turn=self._turn,
                 prompt_chars=prompt_chars,
                 max_tokens=self._max_tokens,
-                constrain=self._turn.purpose == "answer"
-                and self._plan.output is not None
-                and self._plan.output.expressible,
+                output=self._output,
             ),
             Decision,
             policies.LOOKUP,
@@ -148,7 +148,7 @@ class Layers:
                 turn=self._turn,
                 sampling=self._plan.sampling,
                 max_tokens=prompt.max_tokens,
-                output=self._plan.output if self._turn.purpose == "answer" else None,
+                output=self._output,
             ),
             Generated,
             policies.GENERATE if alone else policies.GENERATE_WITH_FALLBACK,

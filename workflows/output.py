@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-__all__ = ["MAX_REJECTIONS", "MAX_SCHEMA_BYTES", "OutputSchema", "schema_text"]
+__all__ = ["MAX_REJECTIONS", "MAX_SCHEMA_BYTES", "OutputSchema", "no_answer_obeyed", "schema_text"]
 
 MAX_SCHEMA_BYTES = 16_384
 # Answers that do not obey are shown to the model with what is wrong; this often, then it is over.
@@ -43,6 +43,11 @@ def _read(value: Any) -> Any:
     if isinstance(value, dict):
         schema_text(value)
     return value
+
+
+def no_answer_obeyed(problem: str) -> str:
+    """Return the words of a task that ends because of what is wrong with its last answer."""
+    return f"none of {MAX_REJECTIONS + 1} answers obeyed output_schema; the last one: {problem}"
 
 
 OutputSchema = Annotated[

@@ -5,7 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from workflows import transcript
-from workflows.contracts import Plan, TaskInput, TaskRequest, Tenant
+from workflows.contracts import Output, Plan, TaskInput, TaskRequest, Tenant
+from workflows.output import schema_text
 
 __all__ = ["headline", "plan_task"]
 
@@ -31,6 +32,11 @@ def plan_task(task_id: UUID, tenant: Tenant, request: TaskRequest) -> TaskInput:
             sampling=request.sampling,
             limits=request.limits,
             cache=request.cache,
+            output=(
+                Output(digest=transcript.digest_of(schema_text(request.output_schema)))
+                if request.output_schema is not None
+                else None
+            ),
         ),
         prompt_digest=digest,
         prompt_chars=chars,

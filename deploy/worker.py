@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -35,15 +35,13 @@ from observability.temporal import install_runtime
 from observability.tracing import Tracing, setup_tracing
 from settings import Settings, load_settings
 from store.database import Database
-from workflows.agent_task import AgentTask
 from workflows.client import connect_kwargs
-from workflows.ingest import IngestDocument
+from workflows.registry import PASSED_THROUGH, WORKFLOWS
 
 __all__ = ["WORKFLOWS", "activities", "build_worker", "connect", "main", "run_worker"]
 
 logger = logging.getLogger(__name__)
 
-WORKFLOWS: Sequence[type] = (AgentTask, IngestDocument)
 GRACE = timedelta(seconds=5)
 CONNECT_RETRY_SECONDS = 1.0
 # From the wish to stop to the end of the process.
@@ -83,9 +81,7 @@ def build_worker(client: Client, deps: Dependencies) -> Worker:
         workflows=list(WORKFLOWS),
         activities=activities(deps),
         workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(
-                "pydantic", "pydantic_core", "annotated_types", "settings", "cryptography"
-            )
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
         ),
         max_concurrent_activities=settings.worker_concurrency,
         # The default (0.8 of the heartbeat timeout, up to a minute) loses what a killed worker

@@ -162,6 +162,7 @@ def test_replay_says_replays_or_where_it_diverges(stack: RunningStack, tmp_path:
         "events": result["events"],
         "replays": True,
         "divergence": None,
+        "event": None,
     }
     assert "to be replayed" not in saved.read_text()
     assert stack.json("replay", str(saved))["replays"] is True
@@ -174,6 +175,8 @@ def test_replay_says_replays_or_where_it_diverges(stack: RunningStack, tmp_path:
     facts = json.loads(diverged.stdout)
     assert facts["replays"] is False
     assert "gateway.admit_of_old" in facts["divergence"]
+    event = json.loads(text)["events"][facts["event"] - 1]
+    assert event["activityTaskScheduledEventAttributes"]["activityType"]["name"] == "gateway.admit"
     spoken = stack.overline("replay", str(saved))
     assert spoken.stdout.startswith("diverges")
     unknown = stack.overline("replay", str(uuid7()), "--json")

@@ -1,0 +1,17 @@
+"""Every workflow there is: what workers run and what the replayer knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workflows.agent_task import AgentTask
+from workflows.ingest import IngestDocument
+from workflows.register_tools import RegisterTools
+
+__all__ = ["PASSED_THROUGH", "WORKFLOWS"]
+
+WORKFLOWS: Sequence[type] = (AgentTask, IngestDocument, RegisterTools)
+
+#: Modules the sandbox shares with its host: reading them again for every workflow costs time and
+#: proves nothing.
+PASSED_THROUGH = ("pydantic", "pydantic_core", "annotated_types", "settings", "cryptography")

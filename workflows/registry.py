@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from workflows.agent_task import AgentTask
 from workflows.ingest import IngestDocument
-from workflows.register_tools import RegisterTools
 
 __all__ = ["PASSED_THROUGH", "WORKFLOWS"]
 
-WORKFLOWS: Sequence[type] = (AgentTask, IngestDocument, RegisterTools)
+WORKFLOWS: Sequence[type] = (AgentTask, IngestDocument)
 
 #: Modules the sandbox shares with its host: reading them again for every workflow costs time and
 #: proves nothing.

@@ -10,17 +10,14 @@ import json
 from functools import lru_cache
 from typing import Any
 
-import jsonschema_rs
-
 from inference.grammar_reader import read_grammar
 from inference.json_grammar import schema_grammar
+from inference.json_schema import first_problem
 
 __all__ = ["expressible", "instruction", "objection", "quoted", "repair"]
 
-PROBLEM_CHARS = 300
 # Of an answer that is shown again. A longer one was most likely cut off, and its start says so.
 QUOTED_CHARS = 2_000
-_MASK = "the value"
 
 
 @lru_cache(maxsize=256)
@@ -48,10 +45,7 @@ def objection(schema: str, answer: str, finish_reason: str) -> str | None:
         value = json.loads(answer, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return "it is not JSON: write the JSON value alone, without any words around it"
-    for error in _validator(schema).iter_errors(value):
-        where = "".join(f"/{part}" for part in error.instance_path)
-        return f"{where or 'the whole'}: {error.message}"[:PROBLEM_CHARS]
-    return None
+    return first_problem(schema, value)
 
 
 def instruction(schema: str) -> str:
@@ -71,15 +65,3 @@ def quoted(answer: str) -> str:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(name)
-
-
-@lru_cache(maxsize=64)
-def _validator(schema: str) -> jsonschema_rs.Validator:
-    # As at the edge (api.output_schema): no network, and patterns that take linear time.
-    return jsonschema_rs.validator_for(
-        json.loads(schema),
-        offline=True,
-        mask=_MASK,
-        pattern_options=jsonschema_rs.RegexOptions(),
-        validate_formats=True,
-    )

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from api.agents import require_schema, with_agent
 from api.orchestrator import Orchestrator
 from api.parts import Parts
 from api.problems import ProblemError, invalid, not_found
@@ -88,6 +89,12 @@ async def submit(
         ProblemError: 402, 404, 409, 422 or 503; see the route.
     """
     _require_words(request)
+    # What makes a request the same as an earlier one is what it says: an agent named by its name
+    # alone may have a new version when the request is repeated.
+    said = request
+    if inherited is None:
+        request = await with_agent(parts, caller, request)
+    require_schema(request)
     catalogue = await parts.catalogue.read()
     try:
         models = models_of(catalogue, request.route, request.model)
@@ -106,7 +113,9 @@ async def submit(
     filed: dict[str, Any] = {
         "task_id": task_id,
         "idempotency_key": idempotency_key,
-        "request_digest": _digest(stored, inherited),
+        "request_digest": _digest(
+            stored if said.agent is None else said.model_dump(mode="json"), inherited
+        ),
         "input": stored,
         "user": request.user,
         "tags": dict(request.tags),
@@ -174,6 +183,14 @@ async def _with_collection_ids(
             raise not_found("collection", known=[collection.name for collection in known])
         ids.append(str(found.id))
     return request.model_copy(update={"collections": tuple(dict.fromkeys(ids))})
+
+
+def _told(asked: TaskRequest, stored: dict[str, Any]) -> dict[str, Any]:
+    """Return what makes a request the same as an earlier one: what it says, not what it means.
+
+    An agent named by its name alone may have a new version when the request is repeated.
+    """
+    return stored if asked.agent is None else asked.model_dump(mode="json")
 
 
 def _digest(stored: Mapping[str, Any], inherited: Inherited | None) -> str:

@@ -81,6 +81,7 @@ def _summary(record: tasks.Task) -> dict[str, Any]:
     return {
         "id": record.task_id,
         "status": TaskStatus(record.status),
+        "agent": f"{record.agent_name}@{record.agent_version}" if record.agent_name else None,
         "route": record.route,
         "user": record.user,
         "tags": record.tags,

@@ -65,6 +65,7 @@ class TaskSummary(View):
 
     id: UUID = Field(description="Id of the task (UUIDv7).")
     status: TaskStatus = Field(description="State of the task.")
+    agent: str | None = Field(description="Agent it is one of, as `name@version`.")
     route: str = Field(description="Route that was asked for.")
     user: str | None = Field(description="End user the spend is attributed to.")
     tags: dict[str, str] = Field(description="Free tags for attribution.")

@@ -19,6 +19,7 @@ GroupBy = Literal[
     "tag",
     "model",
     "route",
+    "agent",
     "task",
     "step",
     "day",
@@ -35,6 +36,7 @@ _GROUPS: Mapping[str, str] = {
     "tag": "tag.key || '=' || tag.value",
     "model": "model",
     "route": "route",
+    "agent": "agent.name",
     "task": "task_id::text",
     "step": "task_id || ':' || step",
     "day": "to_char(started_at at time zone 'UTC', 'YYYY-MM-DD')",
@@ -99,6 +101,12 @@ async def query(
     source = "model_calls"
     if group_by == "tag":
         source += ", jsonb_each_text(tags) as tag (key, value)"
+    if group_by == "agent":
+        source += (
+            ", lateral (select t.agent_name as name from tasks t"
+            " where t.organisation_id = model_calls.organisation_id"
+            " and t.task_id = model_calls.task_id) as agent"
+        )
     conditions = ["organisation_id = %s", "started_at >= %s", "started_at < %s"]
     params: list[Any] = [organisation_id, since, until]
     for name, value in (filters or {}).items():

@@ -26,6 +26,8 @@ class Task:
     input: dict[str, Any]
     user: str | None
     tags: dict[str, str]
+    agent_name: str | None
+    agent_version: int | None
     max_cost_usd: Decimal | None
     answer: str | None
     error: dict[str, Any] | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from uuid_utils.compat import uuid7
 
+from api.cli.agents import read_document
 from api.cli.client import ApiClient
 from api.cli.render import complaints, console, fail, friendly, money, print_json
 from api.cli.watch import follow
@@ -26,11 +28,17 @@ def submit(
     question: Annotated[
         str, typer.Argument(help="What the agent should do; `-` reads it from standard input.")
     ],
+    agent: Annotated[
+        str | None,
+        typer.Option(help="Take what this agent says, NAME or NAME@VERSION; options here win."),
+    ] = None,
     collection: Annotated[
         list[str] | None,
         typer.Option("--collection", "-c", help="Retrieve from this collection; repeatable."),
     ] = None,
-    route: Annotated[str, typer.Option(help="Route that chooses the model.")] = "default",
+    route: Annotated[
+        str | None, typer.Option(help="Route that chooses the model, by default `default`.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Use exactly this model.")] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     tool: Annotated[
@@ -42,13 +50,20 @@ def submit(
         typer.Option("--must-call", help="A tool the agent has to use once; repeatable."),
     ] = None,
     no_tools: Annotated[bool, typer.Option("--no-tools", help="Answer without tools.")] = False,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 256,
-    min_tokens: Annotated[int, typer.Option(help="Shortest answer, in tokens.")] = 0,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Longest answer, in tokens; by default 256.")
+    ] = None,
+    min_tokens: Annotated[int | None, typer.Option(help="Shortest answer, in tokens.")] = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on to --max-tokens whatever the model thinks.")
     ] = False,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    max_steps: Annotated[int, typer.Option(help="Longest loop, in steps.")] = 8,
+    temperature: Annotated[float | None, typer.Option(help="0, the default, is greedy.")] = None,
+    output_schema: Annotated[
+        Path | None, typer.Option(help="File with a JSON Schema that the answer must obey.")
+    ] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(help="Longest loop, in steps; by default 8.")
+    ] = None,
     max_cost: Annotated[str | None, typer.Option(help="Budget of this task, in USD.")] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Never use the cache.")] = False,
     user: Annotated[str | None, typer.Option(help="End user to attribute the spend to.")] = None,
@@ -63,24 +78,30 @@ def submit(
 ) -> None:
     """Submit a task; stream its tokens as they come, then show what every step did and cost."""
     text = sys.stdin.read() if question == "-" else question
-    body: dict[str, Any] = {
-        "input": text,
-        "system": system,
-        "route": route,
-        "model": model,
-        "tools": _tools(tool, must_call, no_tools, bool(collection)),
-        "collections": collection or [],
-        "sampling": {
-            "max_tokens": max_tokens,
-            "min_tokens": min_tokens,
-            "temperature": temperature,
-            "ignore_eos": ignore_eos,
-        },
-        "limits": {"max_steps": max_steps, "max_cost_usd": _usd(max_cost, as_json)},
-        "cache": "off" if no_cache else "auto",
-        "user": user,
-        "tags": _tags(tag, as_json),
-    }
+    # What is not said here is the agent's, or the API's default.
+    tools = None
+    if agent is None or no_tools or tool is not None or must_call:
+        tools = _tools(tool, must_call, no_tools, bool(collection))
+    body: dict[str, Any] = _given(
+        input=text,
+        agent=agent,
+        system=system,
+        route=route,
+        model=model,
+        tools=tools,
+        collections=collection,
+        sampling=_given(
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            temperature=temperature,
+            ignore_eos=ignore_eos or None,
+        ),
+        limits=_given(max_steps=max_steps, max_cost_usd=_usd(max_cost, as_json)),
+        output_schema=read_document(output_schema, as_json) if output_schema else None,
+        cache="off" if no_cache else None,
+        user=user,
+        tags=_tags(tag, as_json),
+    )
     # A key of our own makes the request safe to repeat when the answer gets lost.
     key = idempotency_key or str(uuid7())
     with friendly(as_json), ApiClient(load_settings()) as api:
@@ -136,6 +157,10 @@ def cancel(
         print_json(answer)
     else:
         console.print(f"task {answer['id']}: {answer['detail']}", markup=False)
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _tools(

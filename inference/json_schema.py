@@ -1,0 +1,56 @@
+"""What obeys a JSON Schema: one way to read schemas, at the edge and where answers are looked at.
+
+Nothing is fetched, patterns take linear time whatever they are, and messages hide the values: they
+go to callers, into errors that are read where an answer may not be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+
+import jsonschema_rs
+
+from inference.json_grammar import SchemaError
+
+__all__ = ["MASK", "first_problem", "require_valid"]
+
+MASK = "the value"
+MESSAGE_CHARS = 300
+
+
+def require_valid(schema: str) -> None:
+    """Refuse a text that is no JSON Schema, or one that needs what is not in it.
+
+    Raises:
+        SchemaError: Says what is wrong and where.
+    """
+    _validator(schema)
+
+
+def first_problem(schema: str, value: object) -> str | None:
+    """Return what is wrong with a value, with where it stands; None if it obeys the schema."""
+    problems: Iterator[jsonschema_rs.ValidationError] = _validator(schema).iter_errors(value)
+    for problem in problems:
+        where = "".join(f"/{part}" for part in problem.instance_path)
+        return f"{where or 'the whole'}: {problem.message}"[:MESSAGE_CHARS]
+    return None
+
+
+# An agent asks for the same few schemas again and again.
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> jsonschema_rs.Validator:
+    try:
+        return jsonschema_rs.validator_for(
+            json.loads(schema),
+            offline=True,
+            mask=MASK,
+            pattern_options=jsonschema_rs.RegexOptions(),
+            validate_formats=True,
+        )
+    except jsonschema_rs.ValidationError as error:
+        where = "".join(f"/{part}" for part in error.instance_path)
+        raise SchemaError(f"{where or 'the schema'}: {error.message}"[:MESSAGE_CHARS]) from None
+    except (jsonschema_rs.ReferencingError, ValueError, RecursionError):
+        raise SchemaError("the schema refers to what is not in it, or cannot be read") from None

@@ -87,6 +87,36 @@ class Settings(BaseSettings):
         default=100, description="Activities one worker process runs at a time."
     )
 
+    # tools
+    egress_allow: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="`host:port` that tools may reach besides public addresses on ports 80 and "
+        "443, by comma.",
+    )
+    tool_secrets_file: Path | None = Field(
+        default=None,
+        description="JSON file of the secrets that tools may name; see docs/tools.md.",
+    )
+    mcp_servers: dict[str, tuple[str, ...]] | None = Field(
+        default=None,
+        description="MCP servers that workers may start, as JSON: name to command line.",
+    )
+    tool_max_bytes: int = Field(
+        default=4_000_000, description="Longest answer of a tool that is read, in bytes."
+    )
+    tool_shown_chars: int = Field(
+        default=2_000,
+        description="Characters of a tool's answer that a model is shown; a longer one is kept "
+        "whole as a blob.",
+    )
+    worker_deployment: str = Field(
+        default="",
+        description="Temporal worker deployment the workers belong to; empty: no versioning.",
+    )
+    build_id: str = Field(
+        default="", description="Build of this code within the worker deployment."
+    )
+
     # payload encryption
     payload_keys: SecretStr = Field(
         default=SecretStr(""),
@@ -129,7 +159,9 @@ class Settings(BaseSettings):
         default=0, description="Port of a worker's Prometheus endpoint; 0: none."
     )
 
-    @field_validator("triton_urls", "models", "temporal_dynamic_config", mode="before")
+    @field_validator(
+        "triton_urls", "models", "egress_allow", "temporal_dynamic_config", mode="before"
+    )
     @classmethod
     def _split(cls, value: object) -> object:
         """Lists in the environment are separated by commas, as people write them."""

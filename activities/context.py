@@ -47,7 +47,16 @@ class Context:
             passages = await self._passages.units(
                 organisation, call.collections, newest_question(transcript), call.passages
             )
-        trimmed = trim(conversation_units(transcript, call.turn, passages), tokenizer, limit=limit)
+        trimmed = trim(
+            conversation_units(
+                transcript,
+                call.turn,
+                passages,
+                await self._deps.definitions.of(organisation, call.turn),
+            ),
+            tokenizer,
+            limit=limit,
+        )
         if trimmed is None:
             raise ContextTooLong(
                 f"system prompt, pinned messages and question alone exceed {limit} tokens: "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from activities.definitions import Definitions
+from activities.egress import Egress
 from inference.client import TritonClient
 from inference.tokenizers import ModelTokenizer, load_tokenizer
 from settings import Settings
@@ -65,10 +67,14 @@ class Dependencies:
     engines: Engines = field(default_factory=Engines)
     catalogue: CatalogueView = field(init=False)
     tokenizers: Tokenizers = field(init=False)
+    definitions: Definitions = field(init=False)
+    egress: Egress = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "catalogue", CatalogueView(self.db))
         object.__setattr__(self, "tokenizers", Tokenizers(self.settings))
+        object.__setattr__(self, "definitions", Definitions(self.db))
+        object.__setattr__(self, "egress", Egress(self.settings.egress_allow))
 
     async def preload(self) -> None:
         """Load the tokenizers of the served models, so that no task waits for them."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 
 from temporalio import activity
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
+from activities.heartbeats import heartbeats
 from activities.journaling import Ended, JournalWriter
 from activities.lost_attempts import LostAttempts, reading_after_end
 from activities.output import objection
-from activities.toolbox import choice_grammar, parse_choice
+from activities.toolbox import Registered, choice_grammar, parse_choice
 from inference.client import TritonClient
 from inference.errors import EngineError, EngineUnavailable, RequestRefused
 from inference.messages import Final, GenerationRequest, Timings
@@ -29,7 +29,6 @@ from workflows.transcript import digest_of
 
 __all__ = ["Generation"]
 
-HEARTBEAT_SECONDS = 0.5
 # Longest silence of a stream, prefill of a full window on a slow processor included.
 IDLE_SECONDS = 60.0
 DEADLINE_SECONDS = 3_500.0
@@ -64,7 +63,7 @@ class Generation:
         )
         await self._require_same_model(call, begun)
         schema = await self._schema(call)
-        async with _heartbeats(), self._lost.resolving(call, begun):
+        async with heartbeats(), self._lost.resolving(call, begun):
             if begun.finished is not None:
                 # It was finished; only the news of it was lost.
                 ended = Ended(
@@ -73,7 +72,7 @@ class Generation:
                     cached_tokens=begun.finished.cached_tokens,
                     finish_reason=begun.finished.finish_reason or "stop",
                 )
-                return self._result(call, begun, ended, schema, None)
+                return await self._result(call, begun, ended, schema, None)
             try:
                 return await self._run(call, begun, replica, schema)
             except RequestRefused as error:
@@ -180,7 +179,7 @@ class Generation:
                 finish_reason=final.finish_reason,
             )
         record_generation(call.chosen.model, usage, final.timings, len(begun.generated_ids))
-        return self._result(call, begun, ended, schema, final.timings)
+        return await self._result(call, begun, ended, schema, final.timings)
 
     async def _stream(
         self, client: TritonClient, request: GenerationRequest, writer: JournalWriter
@@ -253,7 +252,11 @@ class Generation:
             ),
             json_schema=schema if held else None,
             grammar=(
-                choice_grammar(call.turn.tools, may_answer=call.turn.may_answer)
+                choice_grammar(
+                    call.turn.tools,
+                    may_answer=call.turn.may_answer,
+                    registered=await self._registered(call),
+                )
                 if choosing
                 else None
             ),
@@ -262,7 +265,10 @@ class Generation:
             metadata=trace_carrier(),
         )
 
-    def _result(
+    async def _registered(self, call: GenerateInput) -> Registered:
+        return await self._deps.definitions.of(call.tenant.organisation_id, call.turn)
+
+    async def _result(
         self,
         call: GenerateInput,
         begun: Begun,
@@ -285,7 +291,9 @@ class Generation:
                 text if call.turn.purpose == "answer" and len(text) <= INLINE_ANSWER_CHARS else None
             ),
             tool_call=(
-                parse_choice(text, call.turn.tools) if call.turn.purpose == "tool_call" else None
+                parse_choice(text, call.turn.tools, await self._registered(call))
+                if call.turn.purpose == "tool_call"
+                else None
             ),
             epoch=begun.epoch,
             resumed_tokens=len(begun.generated_ids),
@@ -293,19 +301,3 @@ class Generation:
             total_ms=timings.total_ms if timings else None,
             invalid=None if schema is None else objection(schema, text, ended.finish_reason),
         )
-
-
-@contextlib.asynccontextmanager
-async def _heartbeats() -> AsyncIterator[None]:
-    """Tell Temporal that this attempt lives; without it a dead worker is noticed late."""
-
-    async def beat() -> None:
-        while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-            activity.heartbeat()
-
-    beating = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        beating.cancel()

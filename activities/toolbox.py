@@ -1,57 +1,84 @@
-"""What the tools are: their descriptions for the model, and the grammar a choice must obey."""
+"""The registry of tools as a model meets it: descriptions, and the grammar a choice must obey."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from activities.builtin import BUILT_IN
+from activities.tool_schema import grammar_schema
+from inference.json_grammar import schema_grammar
+from store.tool_registry import ToolRecord
 from workflows.contracts import ToolCall, ToolName
 
-__all__ = ["choice_grammar", "describe_tools", "parse_choice"]
+__all__ = ["Registered", "choice_grammar", "describe_tools", "parse_choice"]
 
-_DESCRIPTIONS: dict[ToolName, str] = {
-    "calculator": "computes an arithmetic expression exactly",
-    "search": "finds passages in the documents",
-}
-_ARGUMENT: dict[ToolName, str] = {"calculator": "expression", "search": "query"}
+Registered = Mapping[ToolName, ToolRecord]
+
 ANSWER = "answer"
-
-# One rule a tool, in GBNF: a grammar, where a JSON schema would do for the shape, because it also
-# keeps a very small model from writing an expression that is not arithmetic.
-_RULES: dict[ToolName, str] = {
-    "calculator": r"""
-calculator ::= "{\"tool\": \"calculator\", \"expression\": \"" sum "\"}"
-sum ::= term (" "? operator " "? term){0,7}
-operator ::= "+" | "-" | "*" | "/"
-term ::= number | "(" number " "? operator " "? number ")"
-number ::= [0-9]{1,12} ("." [0-9]{1,6})?
-""",
-    "search": r"""
-search ::= "{\"tool\": \"search\", \"query\": \"" word (" " word){0,11} "\"}"
-word ::= [A-Za-z] [A-Za-z'-]{0,23}
-""",
-}
 _ANSWER_RULE = r"""
 answer ::= "{\"tool\": \"answer\"}"
 """
+_NONE: Registered = {}
 
 
-def describe_tools(tools: Sequence[ToolName], *, may_answer: bool) -> str:
+def describe_tools(
+    tools: Sequence[ToolName], *, may_answer: bool, registered: Registered = _NONE
+) -> str:
     """Return the instruction that asks a model to choose among tools."""
-    lines = [f'- "{name}": {_DESCRIPTIONS[name]}' for name in tools]
+    lines = [f'- "{name}": {_description(name, registered)}' for name in tools]
     if may_answer:
         lines.append(f'- "{ANSWER}": no tool is needed any more')
     return "Choose the next tool for the question.\n" + "\n".join(lines) + "\nReply with JSON."
 
 
-def choice_grammar(tools: Sequence[ToolName], *, may_answer: bool) -> str:
+def _description(name: ToolName, registered: Registered) -> str:
+    if name in BUILT_IN:
+        return BUILT_IN[name].description
+    tool = registered[name]
+    schema = json.dumps(tool.input_schema, ensure_ascii=False, separators=(",", ":"))
+    return f"{tool.description or 'no description'}; arguments: {schema}"
+
+
+def choice_grammar(
+    tools: Sequence[ToolName], *, may_answer: bool, registered: Registered = _NONE
+) -> str:
     """Return the grammar (GBNF) that a choice must obey."""
-    options = [*tools, *([ANSWER] if may_answer else [])]
-    rules = "".join(_RULES[name] for name in tools) + (_ANSWER_RULE if may_answer else "")
+    ours = [name for name in tools if name in BUILT_IN]
+    others = [registered[name] for name in tools if name not in BUILT_IN]
+    options = [*ours, *(["registered"] if others else []), *([ANSWER] if may_answer else [])]
+    rules = "".join(BUILT_IN[name].rule for name in ours) + (_ANSWER_RULE if may_answer else "")
+    if others:
+        rules += _grammar_of(others)
     return f"root ::= {' | '.join(options)}\n{rules}"
 
 
-def parse_choice(text: str, tools: Sequence[ToolName]) -> ToolCall | None:
+def _grammar_of(tools: Sequence[ToolRecord]) -> str:
+    """One grammar for all of them: their schemas as definitions of one document."""
+    document = {
+        "anyOf": [
+            {
+                "type": "object",
+                "properties": {
+                    "tool": {"const": tool.name},
+                    "arguments": {"$ref": f"#/$defs/t{number}"},
+                },
+                "required": ["tool", "arguments"],
+            }
+            for number, tool in enumerate(tools)
+        ],
+        "$defs": {
+            f"t{number}": grammar_schema(tool.input_schema, f"#/$defs/t{number}")
+            for number, tool in enumerate(tools)
+        },
+    }
+    grammar = schema_grammar(json.dumps(document))
+    return "registered" + grammar.removeprefix("root")
+
+
+def parse_choice(
+    text: str, tools: Sequence[ToolName], registered: Registered = _NONE
+) -> ToolCall | None:
     """Read a choice the model wrote.
 
     Returns:
@@ -60,14 +87,20 @@ def parse_choice(text: str, tools: Sequence[ToolName]) -> ToolCall | None:
     """
     try:
         choice = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(choice, dict):
         return None
     name = next((tool for tool in tools if tool == choice.get("tool")), None)
     if name is None:
         return None
-    argument = choice.get(_ARGUMENT[name])
+    if name not in BUILT_IN:
+        arguments = choice.get("arguments")
+        if name not in registered or not isinstance(arguments, dict):
+            return None
+        return ToolCall(name=name, arguments=arguments)
+    (only,) = BUILT_IN[name].input_schema["properties"]
+    argument = choice.get(only)
     if not isinstance(argument, str) or not argument.strip():
         return None
-    return ToolCall(name=name, arguments={_ARGUMENT[name]: argument})
+    return ToolCall(name=name, arguments={only: argument})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from activities.output import instruction, quoted, repair
-from activities.toolbox import describe_tools
+from activities.toolbox import Registered, describe_tools
 from inference.templates import ChatMessage
 from store.tasks import StepRecord, Transcript
 from workflows.contracts import Turn
@@ -20,6 +20,8 @@ __all__ = ["PROMPT_FORMAT", "Unit", "conversation_units", "newest_question"]
 # Part of every cache key. Raise it whenever an equal conversation is shown to a model differently,
 # or its answer is bound by another grammar.
 PROMPT_FORMAT = 3
+
+_NONE: Registered = {}
 
 Kind = Literal["system", "passage", "message", "tool_result"]
 
@@ -45,7 +47,12 @@ def newest_question(transcript: Transcript) -> str:
     return next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
 
 
-def conversation_units(transcript: Transcript, turn: Turn, passages: Sequence[Unit]) -> list[Unit]:
+def conversation_units(
+    transcript: Transcript,
+    turn: Turn,
+    passages: Sequence[Unit],
+    registered: Registered = _NONE,
+) -> list[Unit]:
     """Return the units in the order the model reads them.
 
     What was retrieved and what tools answered stands right before the question, and the question
@@ -80,7 +87,7 @@ def conversation_units(transcript: Transcript, turn: Turn, passages: Sequence[Un
                     ChatMessage(
                         role="user",
                         content=question["content"]
-                        + _instruction(turn, bool(results), transcript.input),
+                        + _instruction(turn, bool(results), transcript.input, registered),
                     ),
                 ),
             ),
@@ -115,9 +122,11 @@ def _rejected(transcript: Transcript, turn: Turn) -> list[Unit]:
     ]
 
 
-def _instruction(turn: Turn, results: bool, request: dict[str, Any]) -> str:
+def _instruction(turn: Turn, results: bool, request: dict[str, Any], registered: Registered) -> str:
     if turn.purpose == "tool_call":
-        return "\n\n" + describe_tools(turn.tools, may_answer=turn.may_answer)
+        return "\n\n" + describe_tools(
+            turn.tools, may_answer=turn.may_answer, registered=registered
+        )
     schema = request.get("output_schema")
     return ("\n\nUse the results above to answer." if results else "") + (
         instruction(schema) if schema else ""

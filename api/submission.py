@@ -25,13 +25,14 @@ from api.agents import require_schema, with_agent
 from api.orchestrator import Orchestrator
 from api.parts import Parts
 from api.problems import ProblemError, invalid, not_found
+from api.tool_pins import max_choice_tokens, with_definitions
 from observability.metrics import record_refusal, record_task
 from store import forks, money, retrieval, tasks
 from store.errors import StoreError
 from store.identity import Principal
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from workflows import errors
-from workflows.contracts import TOOL_CALL_MAX_TOKENS, LoopState, TaskRequest, Tenant, Turn
+from workflows.contracts import LoopState, TaskRequest, Tenant, Turn
 from workflows.planning import headline, plan_task
 
 __all__ = ["Accepted", "Inherited", "submit", "sweep_unstarted"]
@@ -108,14 +109,14 @@ async def submit(
         # With one, this may be the repetition of a request that was accepted.
         parts.require_triton()
     task_id = uuid7()
-    stored = resolved.model_dump(mode="json")
+    asked = (resolved if said.agent is None else said).model_dump(mode="json")
+    pinned = await with_definitions(parts, caller, resolved)
+    stored = pinned.model_dump(mode="json")
     budget = request.limits.max_cost_usd or parts.settings.default_max_cost_usd
     filed: dict[str, Any] = {
         "task_id": task_id,
         "idempotency_key": idempotency_key,
-        "request_digest": _digest(
-            stored if said.agent is None else said.model_dump(mode="json"), inherited
-        ),
+        "request_digest": _digest(asked, inherited),
         "input": stored,
         "user": request.user,
         "tags": dict(request.tags),
@@ -155,7 +156,8 @@ def _first_max_tokens(request: TaskRequest, inherited: Inherited | None) -> int:
     """Longest answer of the task's first call, in tokens."""
     wanted = request.sampling.max_tokens
     chooses = inherited.next_turn.purpose == "tool_call" if inherited else bool(request.tools)
-    return min(wanted, TOOL_CALL_MAX_TOKENS) if chooses else wanted
+    longest = max_choice_tokens(request.tools)
+    return min(wanted, longest) if chooses else wanted
 
 
 def _require_words(request: TaskRequest) -> None:
@@ -183,14 +185,6 @@ async def _with_collection_ids(
             raise not_found("collection", known=[collection.name for collection in known])
         ids.append(str(found.id))
     return request.model_copy(update={"collections": tuple(dict.fromkeys(ids))})
-
-
-def _told(asked: TaskRequest, stored: dict[str, Any]) -> dict[str, Any]:
-    """Return what makes a request the same as an earlier one: what it says, not what it means.
-
-    An agent named by its name alone may have a new version when the request is repeated.
-    """
-    return stored if asked.agent is None else asked.model_dump(mode="json")
 
 
 def _digest(stored: Mapping[str, Any], inherited: Inherited | None) -> str:

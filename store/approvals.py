@@ -114,3 +114,14 @@ async def of_task(db: Database, organisation_id: UUID, task_id: UUID) -> list[Ap
         (organisation_id, task_id),
     )
     return [Approval(**row) for row in rows]
+
+
+async def are_waiting(db: Database, organisation_id: UUID, task_id: UUID) -> bool:
+    """Whether a call of a task waits for a person."""
+    rows = await db.run(
+        organisation_id,
+        "select exists (select from approvals where organisation_id = %s and task_id = %s"
+        " and decision is null) as waiting",
+        (organisation_id, task_id),
+    )
+    return bool(rows[0]["waiting"])

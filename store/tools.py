@@ -57,3 +57,16 @@ async def record_tool_call(
         ),
     )
     return bool(rows[0]["f"])
+
+
+async def recorded_result(
+    db: Database, organisation_id: UUID, task_id: UUID, call_id: str
+) -> tuple[str, bool] | None:
+    """What an earlier attempt of a call was told, and whether it went well; None before that."""
+    rows = await db.run(
+        organisation_id,
+        "select result_text, ok from tool_calls where organisation_id = %s and task_id = %s"
+        " and call_id = %s and result_text is not null order by attempt limit 1",
+        (organisation_id, task_id, call_id),
+    )
+    return (rows[0]["result_text"], rows[0]["ok"]) if rows else None

@@ -17,7 +17,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.chain import Answered, ModelCall, was_cancelled
     from workflows.client import SEARCH_COST, SEARCH_MODEL, SEARCH_STATUS
     from workflows.contracts import (
-        TOOL_CALL_MAX_TOKENS,
         CloseInput,
         LoopState,
         TaskError,
@@ -25,8 +24,7 @@ with workflow.unsafe.imports_passed_through():
         TaskOutcome,
         TaskStatus,
         ToolCall,
-        ToolInput,
-        ToolOutput,
+        tool_call_tokens,
     )
     from workflows.errors import (
         DeadlineReached,
@@ -37,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.failures import describe
     from workflows.loop import Loop
     from workflows.output import no_answer_obeyed
+    from workflows.tool_calls import ToolCalls
 
 __all__ = ["AgentTask"]
 
@@ -55,6 +54,7 @@ class AgentTask:
         state = task.state or LoopState(digest=task.prompt_digest, chars=task.prompt_chars)
         self._task = task
         self._loop = Loop(task.plan, state)
+        self._tools = ToolCalls(task)
         self._paused = state.paused
         self._steering = state.steering
         self._started_at = state.started_at or workflow.now().timestamp()
@@ -106,6 +106,11 @@ class AgentTask:
         """Go on."""
         self._steer(number, paused=False)
 
+    @workflow.signal
+    def decided(self, call_id: str) -> None:
+        """Look at what a person decided about a tool call."""
+        self._tools.decided(call_id)
+
     def _steer(self, number: int, *, paused: bool) -> None:
         """Follow a wish, unless a newer one overtook it on the way; one without a number counts."""
         if number and number < self._steering:
@@ -128,7 +133,9 @@ class AgentTask:
                 transcript_digest=loop.digest,
                 prompt_chars=loop.chars,
                 max_tokens=(
-                    plan.sampling.max_tokens if turn.purpose == "answer" else TOOL_CALL_MAX_TOKENS
+                    plan.sampling.max_tokens
+                    if turn.purpose == "answer"
+                    else tool_call_tokens(plan.tools)
                 ),
                 out_of_time=self._out_of_time,
             )
@@ -170,6 +177,9 @@ class AgentTask:
                 type=TokenLimitReached.type(),
                 non_retryable=True,
             )
+        if workflow.cancellation_reason() is not None:
+            # A tool that was at its end swallowed the wish; a next run would not know of it.
+            raise asyncio.CancelledError
         run = workflow.info()
         if run.is_continue_as_new_suggested() or run.get_current_history_size() > RUN_BYTES:
             await workflow.wait_condition(workflow.all_handlers_finished)
@@ -187,22 +197,7 @@ class AgentTask:
         self._loop.rejected(problem)
 
     async def _use_tool(self, call: ToolCall) -> None:
-        step = self._loop.step
-        output = await workflow.execute_activity(
-            f"tools.{call.name}",
-            ToolInput(
-                tenant=self._task.tenant,
-                task_id=self._task.task_id,
-                step=step,
-                call_key=f"{self._task.task_id}:{step}",
-                call_id=f"{self._task.task_id}:{step}:{call.name}",
-                tool_call=call,
-                collections=self._task.plan.collections,
-            ),
-            result_type=ToolOutput,
-            summary=f"step {step} · tool {call.name}",
-            **policies.TOOL,
-        )
+        output = await self._tools.make(self._loop.step, call)
         self._loop.heard(call.name, digest=output.digest, chars=output.chars, ok=output.ok)
         self._show()
 

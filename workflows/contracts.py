@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
     PlainSerializer,
     StringConstraints,
     model_validator,
@@ -24,11 +25,16 @@ from pydantic import (
 from workflows.output import OutputSchema
 
 __all__ = [
+    "BUILT_IN_TOOLS",
     "INLINE_ANSWER_CHARS",
+    "REGISTERED_CALL_MAX_TOKENS",
     "TOOL_CALL_MAX_TOKENS",
     "AccountInput",
     "Admission",
     "AdmitInput",
+    "Approval",
+    "ApprovalInput",
+    "ApprovalWhen",
     "AssembleInput",
     "AssembledPrompt",
     "CacheAnswer",
@@ -51,6 +57,8 @@ __all__ = [
     "Output",
     "Plan",
     "PromptPart",
+    "RegisterInput",
+    "Registered",
     "Rejected",
     "Sampling",
     "SettleInput",
@@ -70,11 +78,22 @@ __all__ = [
     "Turn",
     "Usage",
     "generation_key",
+    "tool_call_tokens",
 ]
 
-ToolName = Literal["calculator", "search"]
+# A built-in tool, or `registration.tool`.
+ToolName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}(\.[A-Za-z0-9_][A-Za-z0-9_./-]{0,127})?$"
+    ),
+]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+BUILT_IN_TOOLS = frozenset({"calculator", "search"})
 # A tool choice is one small JSON object; more tokens than this is a model that rambles.
 TOOL_CALL_MAX_TOKENS = 128
+# Arguments of a registered tool are as long as its schema lets them be.
+REGISTERED_CALL_MAX_TOKENS = 512
 
 # A longer answer stays in Postgres, and only its digest crosses the border.
 INLINE_ANSWER_CHARS = 4_000
@@ -159,15 +178,58 @@ class Sampling(Asked):
         return self
 
 
+class ApprovalWhen(Asked):
+    """Which calls of a tool wait for a person."""
+
+    when: dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=128)],
+        Annotated[str, StringConstraints(min_length=1, max_length=200)],
+    ] = Field(
+        min_length=1,
+        max_length=16,
+        description="Shell patterns (`*`, `?`, `[abc]`) by argument; a call waits when one of them "
+        "matches. What is not text is compared as JSON.",
+    )
+
+
+Approval = Literal["never", "always"] | ApprovalWhen
+
+
 class ToolUse(Asked):
     """A tool the agent may use."""
 
-    name: ToolName = Field(description="`calculator` or `search`.")
+    name: ToolName = Field(
+        description="`calculator`, `search`, or the name of a registered tool (`GET /v1/tools`)."
+    )
     must_call: bool = Field(
         default=False, description="The agent answers only after it has called this tool."
     )
     max_calls: int = Field(
         default=3, ge=1, le=10_000, description="How often this tool may be called in a task."
+    )
+    approval: Approval = Field(
+        default="never",
+        description="Which calls wait until a person approves them: `never`, `always`, or "
+        "`{when: {argument: pattern}}`. A registered tool's own policy cannot be lowered.",
+    )
+    definition: Sha256 | None = Field(
+        default=None,
+        description="Digest of the registered definition to use; by default today's. The task "
+        "keeps to it, whatever is registered later.",
+    )
+    timeout_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=600,
+        description="Longest time of one attempt of a registered tool, in seconds; by default as "
+        "registered.",
+    )
+    max_attempts: int | None = Field(
+        default=None,
+        ge=1,
+        le=10,
+        description="Attempts of a registered tool before the model is told that it failed; by "
+        "default as registered.",
     )
 
 
@@ -410,9 +472,18 @@ class Turn(Wire):
     may_answer: bool = Field(
         default=True, description="The model may choose that no tool is needed."
     )
+    definitions: dict[ToolName, Sha256] = Field(
+        default_factory=dict, description="Which definition of each registered tool is meant."
+    )
     rejected: tuple[Rejected, ...] = Field(
         default=(), description="Answers so far that did not obey the task's schema."
     )
+
+
+def tool_call_tokens(tools: tuple[ToolUse, ...]) -> int:
+    """Return how long the choice among some tools may get, in tokens."""
+    registered = any(tool.definition for tool in tools)
+    return REGISTERED_CALL_MAX_TOKENS if registered else TOOL_CALL_MAX_TOKENS
 
 
 def generation_key(call_key: str, candidate: int) -> str:
@@ -551,7 +622,7 @@ class ToolCall(Wire):
     """A tool the model chose, with arguments that obey the tool's schema."""
 
     name: ToolName
-    arguments: dict[str, str]
+    arguments: dict[str, JsonValue]
 
 
 class Usage(Wire):
@@ -587,6 +658,21 @@ class ToolInput(Call):
     call_id: str
     tool_call: ToolCall
     collections: tuple[UUID, ...]
+    definition: Sha256 | None = Field(
+        default=None, description="Of a registered tool, which definition."
+    )
+    approval: bool = Field(
+        default=False, description="A person decides; their word is on the approval's row."
+    )
+    timeout_seconds: int = 30
+    max_attempts: int = 3
+
+
+class ApprovalInput(Call):
+    """Ask people whether a tool call may be made."""
+
+    call_id: str
+    tool_call: ToolCall
 
 
 class ToolOutput(Wire):
@@ -596,6 +682,7 @@ class ToolOutput(Wire):
     digest: str
     chars: int
     preview: str = Field(default="", description="First characters, for people who read histories.")
+    pending: bool = Field(default=False, description="Nobody has decided yet; nothing was done.")
 
 
 class SettleInput(Call):
@@ -631,6 +718,23 @@ class CloseInput(Wire):
     status: TaskStatus
     step: int
     error: TaskError | None = None
+
+
+# --- tools --------------------------------------------------------------------------------------
+
+
+class RegisterInput(Wire):
+    """Input of `RegisterTools`; the registration itself is a blob of the tenant's."""
+
+    tenant: Tenant
+    request: Sha256
+
+
+class Registered(Wire):
+    """Which tools a registration has."""
+
+    source: str
+    tools: tuple[ToolName, ...]
 
 
 # --- ingestion --------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ __all__ = [
     "RequestTooLarge",
     "StepLimitReached",
     "TokenLimitReached",
+    "ToolSourceRefused",
     "Unauthenticated",
     "UserError",
 ]
@@ -136,6 +137,12 @@ class OutputInvalid(UserError):
     """The model was shown what is wrong with its answers, and none obeyed the output schema."""
 
     code, status, title = "OVL-1008", 422, "Output invalid"
+
+
+class ToolSourceRefused(UserError):
+    """The document or server that should say what the tools are cannot be used."""
+
+    code, status, title = "OVL-1009", 422, "Tool source refused"
 
 
 class AccessError(OverlineError):
@@ -241,6 +248,7 @@ ALL_ERRORS: tuple[type[OverlineError], ...] = (
     ContextTooLong,
     RequestRefused,
     OutputInvalid,
+    ToolSourceRefused,
     Unauthenticated,
     KeyRefused,
     Forbidden,

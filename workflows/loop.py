@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from decimal import Decimal
 
-from workflows.contracts import LoopState, Plan, Rejected, ToolCall, ToolName, Turn, Usage
+from workflows.contracts import LoopState, Plan, Rejected, ToolCall, ToolName, ToolUse, Turn, Usage
 from workflows.transcript import digest_of, extend
 
 __all__ = ["Loop"]
@@ -63,14 +64,12 @@ class Loop:
         left = [tool for tool in self._plan.tools if self._calls.get(tool.name, 0) < tool.max_calls]
         owed = [tool for tool in left if tool.must_call and not self._calls.get(tool.name)]
         if owed:
-            return Turn(
-                purpose="tool_call", tools=tuple(tool.name for tool in owed), may_answer=False
-            )
+            return _choice(owed, may_answer=False)
         # When every tool is owed once, calling them was all there was to choose.
         free = [tool for tool in left if not tool.must_call]
         if self._chose_to_answer or not free:
             return Turn(purpose="answer", rejected=self._rejected)
-        return Turn(purpose="tool_call", tools=tuple(tool.name for tool in free))
+        return _choice(free, may_answer=True)
 
     def spoke(
         self,
@@ -122,3 +121,12 @@ class Loop:
         self.digest = extend(self.digest, digest)
         self.chars += chars
         self._lines.append(f"{self.step}. tool `{name}` {'answered' if ok else 'failed'}")
+
+
+def _choice(tools: Sequence[ToolUse], *, may_answer: bool) -> Turn:
+    return Turn(
+        purpose="tool_call",
+        tools=tuple(tool.name for tool in tools),
+        may_answer=may_answer,
+        definitions={tool.name: tool.definition for tool in tools if tool.definition},
+    )

@@ -18,9 +18,11 @@ __all__ = [
     "GENERATE_WITH_FALLBACK",
     "LOOKUP",
     "MONEY",
+    "REGISTER",
     "RETRIEVAL",
     "TOOL",
     "Options",
+    "registered_tool",
 ]
 
 
@@ -100,3 +102,20 @@ TOOL: Options = {
         maximum_interval=timedelta(seconds=10),
     ),
 }
+
+
+# Somebody waits for it: a source of tools that cannot be read is soon said to be so.
+REGISTER: Options = {**RETRIEVAL, "schedule_to_close_timeout": timedelta(minutes=2)}
+
+
+def registered_tool(timeout_seconds: int) -> Options:
+    """Return how a registered tool is called: it ends itself in time, and a dead worker shows.
+
+    How often it is tried after its own failures is decided where they are understood.
+    """
+    return {
+        **TOOL,
+        "start_to_close_timeout": timedelta(seconds=timeout_seconds + 30),
+        "schedule_to_close_timeout": timedelta(hours=3),
+        "heartbeat_timeout": timedelta(seconds=3),
+    }

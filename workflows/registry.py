@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from workflows.agent_task import AgentTask
 from workflows.ingest import IngestDocument
+from workflows.register_tools import RegisterTools
 
 __all__ = ["PASSED_THROUGH", "WORKFLOWS"]
 
-WORKFLOWS: Sequence[type] = (AgentTask, IngestDocument)
+WORKFLOWS: Sequence[type] = (AgentTask, IngestDocument, RegisterTools)
 
 #: Modules the sandbox shares with its host: reading them again for every workflow costs time and
 #: proves nothing.

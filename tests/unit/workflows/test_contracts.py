@@ -17,7 +17,7 @@ from workflows.transcript import extend, start
         {"input": ""},
         {"input": "a", "unknown": 1},
         {"input": "a", "tools": [{"name": "calculator"}, {"name": "calculator"}]},
-        {"input": "a", "tools": [{"name": "shell"}]},
+        {"input": "a", "tools": [{"name": "a shell"}]},
         {"input": "a", "sampling": {"max_tokens": 3, "min_tokens": 4}},
         {"input": "a", "sampling": {"temperature": -1}},
         {"input": "a", "limits": {"max_steps": 0}},

@@ -1,0 +1,141 @@
+"""Tools of MCP servers. Each call has a session of its own: nothing of one caller meets another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import httpx2
+from mcp import Client, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import RequestParamsMeta, TextContent
+
+from activities.egress import Egress, EgressRefused
+from activities.tool_drafts import Answer, Draft, SourceRefused, ToolRefused, draft
+
+__all__ = ["Changed", "Servers"]
+
+MOST_TOOLS = 100
+MOST_PAGES = 10
+
+
+class Changed(ToolRefused):
+    """The server describes the tool in another way than it did when it was registered."""
+
+
+class Servers:
+    """MCP servers as workers reach them.
+
+    Args:
+        egress: The way out.
+        commands: Servers that may be started, by name.
+    """
+
+    def __init__(self, egress: Egress, commands: Mapping[str, Sequence[str]]) -> None:
+        self._egress = egress
+        self._commands = commands
+
+    async def drafts(
+        self,
+        where: Mapping[str, Any],
+        *,
+        source: str,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        max_bytes: int,
+    ) -> dict[str, Draft]:
+        """Return what a server offers, by its own names.
+
+        Raises:
+            SourceRefused: The server is not one that may be started, or offers nothing usable.
+            EgressRefused: It may not be reached.
+        """
+        async with self._session(where, headers, timeout_s, max_bytes) as client:
+            return await self._list(client, where, source)
+
+    async def call(
+        self,
+        where: Mapping[str, Any],
+        arguments: dict[str, Any],
+        *,
+        source: str,
+        digest: str,
+        headers: Mapping[str, str],
+        call_id: str,
+        timeout_s: float,
+        max_bytes: int,
+    ) -> Answer:
+        """Call a tool whose definition is still the one that was registered.
+
+        Raises:
+            Changed: It is not.
+            SourceRefused, EgressRefused: As `drafts`.
+        """
+        name = str(where["tool"])
+        async with self._session(where, headers, timeout_s, max_bytes) as client:
+            offered = await self._list(client, where, source, only=name)
+            if name not in offered or offered[name].digest != digest:
+                raise Changed("its definition is not the registered one any more; register it anew")
+            meta = cast("RequestParamsMeta", {"idempotencyKey": call_id})
+            result = await client.call_tool(name, arguments, meta=meta)
+        texts = [block.text for block in result.content if isinstance(block, TextContent)]
+        if not texts and result.structured_content is not None:
+            texts = [json.dumps(result.structured_content, ensure_ascii=False)]
+        text = "\n".join(texts) or "done (no text)"
+        if len(text.encode()) > max_bytes:
+            raise ToolRefused(f"the answer is longer than {max_bytes:,} bytes")
+        return Answer(text, ok=not result.is_error)
+
+    async def _list(
+        self, client: Client, where: Mapping[str, Any], source: str, only: str | None = None
+    ) -> dict[str, Draft]:
+        found: dict[str, Draft] = {}
+        cursor: str | None = None
+        for _ in range(MOST_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            for tool in page.tools:
+                if only is not None and tool.name != only:
+                    continue
+                target = {**where, "tool": tool.name}
+                found[tool.name] = draft(
+                    source, tool.name, tool.description or "", dict(tool.input_schema), target
+                )
+            cursor = page.next_cursor
+            if cursor is None or len(found) > MOST_TOOLS:
+                break
+        return found
+
+    @asynccontextmanager
+    async def _session(
+        self,
+        where: Mapping[str, Any],
+        headers: Mapping[str, str],
+        timeout_s: float,
+        max_bytes: int,
+    ) -> AsyncIterator[Client]:
+        if "server" in where:
+            command = self._commands.get(str(where["server"]))
+            if not command:
+                raise SourceRefused("the operator allows no MCP server of that name to be started")
+            started = StdioServerParameters(command=command[0], args=list(command[1:]))
+            async with Client(stdio_client(started), read_timeout_seconds=timeout_s) as client:
+                yield client
+            return
+        url = httpx2.URL(str(where["url"]))
+        # Refused here in plain words: inside the session the same refusal is an odd failure.
+        self._egress.check(url)
+        try:
+            await self._egress.addresses(
+                url.host, url.port or (443 if url.scheme == "https" else 80)
+            )
+        except OSError:
+            raise EgressRefused("the name is not known") from None
+        async with (
+            self._egress.client(timeout_s=timeout_s, max_bytes=max_bytes, headers=headers) as http,
+            Client(
+                streamable_http_client(str(url), http_client=http), read_timeout_seconds=timeout_s
+            ) as client,
+        ):
+            yield client

@@ -1,0 +1,121 @@
+"""What comes of a tool call: a person's word before it, and one row on the step after it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import JsonValue
+from temporalio import activity
+
+from activities.dependencies import Dependencies
+from activities.tool_drafts import Answer
+from store import approvals, blobs, tools
+from workflows.contracts import ToolInput, ToolOutput
+from workflows.tool_calls import arguments_digest
+from workflows.transcript import digest_of
+
+__all__ = ["Run", "ToolResults", "cut"]
+
+PREVIEW_CHARS = 200
+
+Run = Callable[[dict[str, JsonValue]], Awaitable[Answer]]
+
+
+class ToolResults:
+    """Runs calls that may be made, and keeps what they answered."""
+
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
+
+    async def of(self, call: ToolInput, run: Run) -> ToolOutput:
+        """Make a call, unless a person has yet to decide, or refused, or it was made already.
+
+        Args:
+            call: The call.
+            run: Makes it, with the arguments that a person may have changed.
+        """
+        organisation = call.tenant.organisation_id
+        began = datetime.now(UTC)
+        if activity.info().attempt > 1:
+            # The attempt before may have got as far as its row.
+            earlier = await tools.recorded_result(
+                self._deps.db, organisation, call.task_id, call.call_id
+            )
+            if earlier is not None:
+                return _output(*earlier)
+        arguments, note = call.tool_call.arguments, ""
+        if call.approval:
+            asked = await approvals.get(self._deps.db, organisation, call.task_id, call.call_id)
+            if asked is None or asked.decision is None:
+                return ToolOutput(ok=False, digest=digest_of(""), chars=0, pending=True)
+            if asked.arguments_digest != arguments_digest(arguments):
+                refusal = Answer("the approval is of a call with other arguments", ok=False)
+                return await self._record(call, arguments, refusal, began)
+            if asked.decision == "refuse":
+                refusal = Answer(
+                    f"a person refused this call: {asked.reason or 'no reason given'}", ok=False
+                )
+                return await self._record(call, arguments, refusal, began)
+            if asked.decided_arguments is not None:
+                arguments = asked.decided_arguments
+                note = f"(a person changed the arguments to {_json(arguments)}) "
+        answer = await run(arguments)
+        return await self._record(call, arguments, answer, began, note)
+
+    async def _record(
+        self,
+        call: ToolInput,
+        arguments: dict[str, Any],
+        answer: Answer,
+        began: datetime,
+        note: str = "",
+    ) -> ToolOutput:
+        text = note + await self._shown(call, answer.text)
+        await tools.record_tool_call(
+            self._deps.db,
+            organisation_id=call.tenant.organisation_id,
+            task_id=call.task_id,
+            step=call.step,
+            call_id=call.call_id,
+            name=call.tool_call.name,
+            attempt=activity.info().attempt,
+            arguments=dict(arguments),
+            result_text=text,
+            ok=answer.ok,
+            error=None if answer.ok else text,
+            started_at=began,
+            ended_at=datetime.now(UTC),
+        )
+        return _output(text, answer.ok)
+
+    async def _shown(self, call: ToolInput, text: str) -> str:
+        """Keep a long answer whole where it can be read, and show its beginning."""
+        limit = self._deps.settings.tool_shown_chars
+        if len(text) <= limit:
+            return text
+        kept = await blobs.put(
+            self._deps.db,
+            call.tenant.organisation_id,
+            text.encode("utf-8", "replace"),
+            "text/plain; charset=utf-8",
+        )
+        return f"{text[:limit]}\n[cut here: {len(text):,} characters in all, kept as blob {kept}]"
+
+
+def _output(text: str, ok: bool) -> ToolOutput:
+    return ToolOutput(
+        ok=ok, digest=digest_of(text), chars=len(text), preview=cut(text, PREVIEW_CHARS)
+    )
+
+
+def _json(arguments: dict[str, Any]) -> str:
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def cut(text: str, limit: int) -> str:
+    """Return a text on one line, at most `limit` characters of it."""
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 2] + " …"

@@ -23,7 +23,8 @@ from api.ended_outside import close_ended_outside
 from api.error_handlers import add_error_handlers
 from api.openapi import describe, version
 from api.parts import Parts
-from api.routes import agents, codec, collections, docs, events, health, spend, tasks
+from api.routes import agents, codec, collections, docs, events, health, spend, steering, tasks
+from api.steering import sweep_unsent
 from api.submission import sweep_unstarted
 from observability.http import fastapi_telemetry
 from settings import Settings, load_settings
@@ -65,6 +66,7 @@ def create_app(
         parts: Parts = app.state.parts
         await parts.start()
         parts.run_in_background(sweep_unstarted(parts))
+        parts.run_in_background(sweep_unsent(parts))
         parts.run_in_background(close_ended_outside(parts))
         try:
             yield
@@ -85,7 +87,7 @@ def create_app(
         telemetry=fastapi_telemetry(),
     )
     app.state.parts = Parts(effective, plugins=temporal_plugins)
-    for module in (tasks, agents, events, collections, spend, codec, health, docs):
+    for module in (tasks, steering, agents, events, collections, spend, codec, health, docs):
         app.include_router(module.router)
     add_error_handlers(app)
     # The last one added is the outermost.

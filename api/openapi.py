@@ -25,7 +25,8 @@ _MEANINGS: dict[int, str] = {
     403: "The key lacks the scope.",
     404: "No such thing, or not one of the caller's.",
     405: "The route does not take this method.",
-    409: "The idempotency key was used for another request.",
+    409: "The request contradicts an earlier one: the idempotency key was used for another, or "
+    "the task has ended.",
     413: "The body is too large.",
     415: "The body is not sent as `application/json`.",
     422: "A field has a value that cannot be used; `errors` points at it.",

@@ -23,6 +23,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from api.problems import unavailable
+from api.workflow_look import WorkflowLook, look_at
 from settings import Settings
 from workflows.client import SEARCH_ORGANISATION, SEARCH_STATUS, SEARCH_TEAM
 from workflows.contracts import IngestInput, TaskInput
@@ -139,6 +140,37 @@ class Orchestrator:
                     return False
                 raise
         return True
+
+    async def steer_task(self, task_id: UUID, *, paused: bool, number: int) -> bool:
+        """Tell a task to pause or to go on; return whether there was a running workflow to tell.
+
+        Args:
+            task_id: The task.
+            paused: Pause, or go on.
+            number: Number of the wish: an older one that arrives later is left aside.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        async with _answering():
+            try:
+                await self.client.get_workflow_handle(task_workflow_id(task_id)).signal(
+                    "pause" if paused else "resume", number, rpc_timeout=_DEADLINE
+                )
+            except RPCError as exc:
+                if exc.status is RPCStatusCode.NOT_FOUND:
+                    return False
+                raise
+        return True
+
+    async def look_at(self, task_id: UUID) -> WorkflowLook | None:
+        """Return what Temporal knows of a task's workflow; None when it has none.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        async with _answering():
+            return await look_at(self.client, task_workflow_id(task_id), limit=_DEADLINE)
 
     async def start_ingestion(self, document: IngestInput, *, headline: str) -> str:
         """Start the ingestion of a version of a document, or find it going; return its id.

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from store.database import Database
 
-__all__ = ["Steered", "Wish", "mark_sent", "steer_task", "unsent_wishes"]
+__all__ = ["Steered", "Wish", "mark_sent", "steer_task", "unsent_wish", "unsent_wishes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,17 @@ async def steer_task(
     """
     rows = await db.call(organisation_id, "steer_task", "%s, %s", (task_id, paused))
     return Steered(**rows[0])
+
+
+async def unsent_wish(db: Database, organisation_id: UUID, task_id: UUID) -> Wish | None:
+    """The task's newest wish, if nobody has confirmed it as sent."""
+    rows = await db.run(
+        organisation_id,
+        "select organisation_id, task_id, paused, number from task_steering"
+        " where organisation_id = %s and task_id = %s and number > sent_number",
+        (organisation_id, task_id),
+    )
+    return Wish(**rows[0]) if rows else None
 
 
 async def mark_sent(db: Database, organisation_id: UUID, task_id: UUID, number: int) -> None:

@@ -1,0 +1,68 @@
+"""Pause a task and let it go on: first the row, then the workflow, whatever dies in between.
+
+The wish is on the task's row, with its event, before the workflow hears of it. A wish that was
+not sent, because this process died or Temporal was away, is sent by the sweeper of any API process.
+Wishes have numbers, so one that arrives late does not undo a newer one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from uuid import UUID
+
+from api.orchestrator import Orchestrator
+from api.parts import Parts
+from api.problems import ProblemError
+from store import steering
+from store.errors import StoreError
+from workflows import errors
+
+__all__ = ["steer", "sweep_unsent"]
+
+log = logging.getLogger("overline.api")
+
+_SWEEP_EVERY_S = 5.0
+
+
+async def steer(parts: Parts, organisation_id: UUID, task_id: UUID, *, paused: bool) -> None:
+    """Have a task pause before its next step, or go on.
+
+    Raises:
+        ProblemError: The task has ended (409).
+    """
+    verdict = await steering.steer_task(parts.database, organisation_id, task_id, paused=paused)
+    if verdict.ended:
+        raise ProblemError(errors.Conflict, "The task has ended: there is nothing to steer.")
+    wish = await steering.unsent_wish(parts.database, organisation_id, task_id)
+    if wish is not None:
+        try:
+            await _send(parts, wish)
+        except ProblemError:
+            # It is noted: the sweeper sends it when Temporal is back.
+            log.warning("a wish could not be sent yet", extra={"task_id": str(task_id)})
+
+
+async def sweep_unsent(parts: Parts) -> None:
+    """Send the wishes that nobody has sent; runs for ever."""
+    while True:
+        await asyncio.sleep(_SWEEP_EVERY_S)
+        try:
+            unsent = await steering.unsent_wishes(parts.database)
+        except StoreError:
+            continue
+        for wish in unsent:
+            try:
+                await _send(parts, wish)
+            except Exception as exc:
+                # One that cannot be sent must not keep the others from it.
+                log.warning("a wish could not be sent: %s", type(exc).__name__)
+
+
+async def _send(parts: Parts, wish: steering.Wish) -> None:
+    """Tell the workflow, if there is one; a task that has not begun hears of it when it has."""
+    told = await Orchestrator(parts.temporal, parts.settings).steer_task(
+        wish.task_id, paused=wish.paused, number=wish.number
+    )
+    if told:
+        await steering.mark_sent(parts.database, wish.organisation_id, wish.task_id, wish.number)

@@ -26,7 +26,8 @@ def trim(units: Sequence[Unit], tokenizer: ModelTokenizer, *, limit: int) -> Tri
     """Drop units, lowest rank first, until the rendered conversation has at most `limit` tokens.
 
     The whole is rendered and counted exactly, because a template adds tokens of its own around
-    every message; what it is over is dropped by the parts' own counts, and counted again.
+    every message; what it is over is dropped by the parts' own counts and their share of that, and
+    counted again.
 
     Returns:
         The prompt, or None if the pinned units alone do not fit.
@@ -59,10 +60,14 @@ def trim(units: Sequence[Unit], tokenizer: ModelTokenizer, *, limit: int) -> Tri
             )
         if not droppable:
             return None
+        # What the template puts around a message goes with it: dropping by the texts alone would
+        # drop far more than must go, where texts are short.
+        around = (len(ids) - texts) // sum(len(units[number].messages) for number in kept)
         while over > 0 and droppable:
             gone = droppable.pop()
             kept.discard(gone)
-            over -= max(1, sum(counts[gone]))
+            texts -= sum(counts[gone])
+            over -= max(1, sum(counts[gone]) + around * len(units[gone].messages))
 
 
 def _provenance(

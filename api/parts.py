@@ -15,6 +15,7 @@ from typing import Any
 
 from temporalio.client import Client, Plugin
 
+from api.feeds import Feeds
 from api.problems import Part, unavailable
 from inference.client import TritonClient
 from settings import Settings
@@ -64,6 +65,7 @@ class Parts:
     _database: Database | None = None
     _catalogue: CatalogueView | None = None
     _hub: EventHub | None = None
+    _feeds: Feeds | None = None
     _temporal: Client | None = None
     _triton: dict[str, TritonClient] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -79,6 +81,7 @@ class Parts:
         )
         self._catalogue = CatalogueView(self._database)
         self._hub = EventHub(url)
+        self._feeds = Feeds(self._database, self._hub)
         await self._hub.start()
         self._temporal = await Client.connect(
             settings.temporal_address,
@@ -124,11 +127,11 @@ class Parts:
         return self._database
 
     @property
-    def hub(self) -> EventHub:
-        """What wakes the readers of event streams."""
-        if self._hub is None:
+    def feeds(self) -> Feeds:
+        """The streams of events of tasks, shared by their readers."""
+        if self._feeds is None:
             raise unavailable("database")
-        return self._hub
+        return self._feeds
 
     @property
     def temporal(self) -> Client:

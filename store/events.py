@@ -15,7 +15,7 @@ from store.database import Database
 from store.hub import EventHub, Wake
 from store.text import jsonb
 
-__all__ = ["Event", "EventHub", "Wake", "append_event", "read_events"]
+__all__ = ["Event", "EventHub", "Wake", "append_event", "last_event", "read_events"]
 
 # Both halves are limited by themselves first: a reader far behind must not make the server sort
 # the whole stream.
@@ -94,6 +94,16 @@ async def append_event(
     )
     seq: int | None = rows[0]["f"]
     return seq
+
+
+async def last_event(db: Database, organisation_id: UUID, task_id: UUID) -> int:
+    """Number of a task's newest event; 0 when the organisation has no such task."""
+    rows = await db.run(
+        organisation_id,
+        "select next_event - 1 as last from tasks where organisation_id = %s and task_id = %s",
+        (organisation_id, task_id),
+    )
+    return int(rows[0]["last"]) if rows else 0
 
 
 async def read_events(

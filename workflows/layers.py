@@ -126,7 +126,8 @@ class Layers:
                 max_prompt_tokens=self._plan.limits.max_prompt_tokens,
             ),
             AssembledPrompt,
-            policies.RETRIEVAL,
+            # A worker killed in it is noticed the sooner, the less it had to do.
+            policies.RETRIEVAL if draws and self._plan.collections else policies.LOOKUP,
             f"{chosen.model}: what does the model see?",
         )
 

@@ -1,9 +1,8 @@
 """A task's events as they happen: tokens, steps, tools, the end.
 
-A reader is woken by the database's notification; between two of those it costs one query every
-few seconds, for the case that a notification got lost with its connection. Events are read from
-the task's one ordered stream after the last id the reader saw, so coming back leaves no gap and
-repeats nothing. FastAPI puts a comment on the wire every 15 s of silence.
+All readers of a task share one feed, which is woken by the database's notification. Events are
+read from the task's one ordered stream after the last id the reader saw, so coming back leaves no
+gap and repeats nothing. FastAPI puts a comment on the wire every 15 s of silence.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from fastapi import APIRouter, Depends, Header
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from api.authentication import Caller, parts_of
+from api.feeds import Feed, Item
 from api.openapi import answers
 from api.parts import Parts
 from api.problems import not_found
-from api.task_views import FINAL_EVENTS, StreamEvent
 from observability.metrics import sse_reader
 from store import tasks
 from store.errors import DatabaseUnavailable
-from store.events import Event, Wake, read_events
 
 __all__ = ["router"]
 
@@ -33,8 +31,7 @@ router = APIRouter(tags=["tasks"])
 
 PartsOf = Annotated[Parts, Depends(parts_of)]
 
-_PAGE = 500
-_SAFETY_POLL_S = 5.0
+_OUTAGE_PAUSE_S = 1.0
 _RECONNECT_MS = 500
 
 
@@ -75,69 +72,34 @@ async def stream_events(
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream a task's events from its first, or from where the reader left off, to its last."""
     after = int(last_event_id.partition(":")[2]) if last_event_id else 0
-    organisation = caller.organisation_id
     # Says at once that the stream is open, and how soon to come back should it break.
     yield ServerSentEvent(comment="open", retry=_RECONNECT_MS)
     with sse_reader():
-        async with parts.hub.subscribe(task.task_id) as wake:
-            ended = task.finished_at is not None
-            while not parts.stopping.is_set():
-                try:
-                    events = await read_events(
-                        parts.database, organisation, task.task_id, after=after, limit=_PAGE
-                    )
-                except DatabaseUnavailable:
-                    # Nothing is lost: the reader waits here, and goes on when it is back.
-                    await _pause(parts, 1.0)
-                    continue
-                for event in events:
-                    after = event.seq
-                    yield _render(event)
-                    if event.type in FINAL_EVENTS:
+        async with parts.feeds.of(caller.organisation_id, task.task_id) as feed:
+            while (items := await _next(parts, feed, after)) is not None:
+                for item in items:
+                    after = item.seq
+                    yield item.sent
+                    if item.ends_task:
                         return
-                if len(events) == _PAGE:
-                    continue
-                if ended:
-                    return
-                woken = await _wait(parts, wake, _SAFETY_POLL_S)
-                if not woken:
-                    ended = await _has_ended(parts, organisation, task.task_id)
 
 
-async def _wait(parts: Parts, wake: Wake, timeout_s: float) -> bool:
-    """Wait for news of the task, the end of this process, or the time limit; news is True."""
-    waiting = asyncio.ensure_future(wake.wait(timeout_s))
+async def _next(parts: Parts, feed: Feed, after: int) -> list[Item] | None:
+    """Wait for events; None when there will be no more, or this process ends."""
+    waiting = asyncio.ensure_future(feed.next(after))
     stopping = asyncio.ensure_future(parts.stopping.wait())
     try:
         await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return bool(waiting.done() and waiting.result())
+        if not waiting.done():
+            return None
+        return waiting.result() or None
+    except DatabaseUnavailable:
+        # Nothing is lost: the reader waits here, and goes on when it is back.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_OUTAGE_PAUSE_S):
+                await parts.stopping.wait()
+        return []
     finally:
         for future in (waiting, stopping):
             future.cancel()
         await asyncio.gather(waiting, stopping, return_exceptions=True)
-
-
-async def _pause(parts: Parts, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await parts.stopping.wait()
-
-
-async def _has_ended(parts: Parts, organisation: UUID, task_id: UUID) -> bool:
-    """Tell whether the task ended before now, so that the next read sees its last event."""
-    try:
-        task = await tasks.get_task(parts.database, organisation, task_id)
-    except DatabaseUnavailable:
-        return False
-    return task is None or task.finished_at is not None
-
-
-def _render(event: Event) -> ServerSentEvent:
-    data = StreamEvent(
-        seq=event.seq,
-        step=event.step or 0,
-        type=event.type,
-        at=event.at,
-        payload=event.payload,
-    )
-    return ServerSentEvent(id=f"{data.step}:{data.seq}", event=data.type, data=data)

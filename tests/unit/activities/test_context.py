@@ -96,6 +96,18 @@ def test_a_tool_result_and_its_call_are_one(tokenizer):
     assert all("(12*7)" in unit.messages[0][2].content for unit in results)
 
 
+def test_no_more_is_dropped_than_must_be(tokenizer):
+    """Short results, of which most of the tokens are what the template puts around them."""
+    steps = [tool_step(number, "1+1 = 2") for number in range(1, 101)]
+    units = conversation_units(transcript("question", steps=steps), ANSWER, [])
+    trimmed = trim(units, tokenizer, limit=1000)
+    one_more = 2 * (len(encode_chat(tokenizer, [units[0].messages[0][2]])))
+    assert 1000 - one_more < len(trimmed.ids) <= 1000
+    kept = [part.source for part in trimmed.parts if part.kept]
+    assert kept[-2:] == ["step 100", "message 1"]
+    assert len(kept) > 10
+
+
 def test_what_must_stay_and_does_not_fit_is_none(tokenizer):
     assert trim(conversation_units(transcript("x" * 500), ANSWER, []), tokenizer, limit=100) is None
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import httpx2
+import psycopg
 import pytest
 from pydantic import SecretStr
 from temporalio.client import Client
@@ -188,9 +190,23 @@ async def test_temporal_down_is_a_503_that_leaves_nothing_behind(
         assert (retried.status_code, retried.json()["replayed"]) == (202, False)
 
 
-async def test_triton_down_is_a_503_that_names_it(settings: Settings, tenant: Tenant) -> None:
-    url = f"127.0.0.1:{free_port()}"
-    async with serving(settings.model_copy(update={"triton_urls": (url,)}), ready=False) as client:
+@pytest.fixture
+def nowhere(admin_url: str, catalogue: None) -> Iterator[None]:
+    """Every model is deployed where nobody listens."""
+    with psycopg.connect(admin_url, dbname="overline", autocommit=True) as admin:
+        before = admin.execute("select deployment, urls from deployments").fetchall()
+        admin.execute("update deployments set urls = %s", ([f"127.0.0.1:{free_port()}"],))
+        yield
+        for deployment, urls in before:
+            admin.execute(
+                "update deployments set urls = %s where deployment = %s", (urls, deployment)
+            )
+
+
+async def test_triton_down_is_a_503_that_names_it(
+    settings: Settings, tenant: Tenant, nowhere: None
+) -> None:
+    async with serving(settings, ready=False) as client:
         await _until(client, "database", "ready")
         response = await client.post("/v1/tasks", json=HELLO, headers=tenant.headers)
         assert (response.status_code, response.json()["part"]) == (503, "triton")

@@ -211,8 +211,10 @@ install_runtime()
 warned = asyncio.Event()
 
 class Watch(logging.Handler):
+    # Last of the handlers of the root: what it hears of has been written.
     def emit(self, record):
-        loop.call_soon_threadsafe(warned.set)
+        if record.name == "temporalio.core":
+            loop.call_soon_threadsafe(warned.set)
 
 @activity.defn
 async def nothing() -> None: ...
@@ -224,7 +226,7 @@ async def main():
     environment = await WorkflowEnvironment.start_local(
         dev_server_existing_path=str(binary), ui=False, dev_server_log_level="never"
     )
-    logging.getLogger("temporalio.core").addHandler(Watch())
+    logging.getLogger().addHandler(Watch())
     worker = Worker(environment.client, task_queue="q", activities=[nothing])
     running = asyncio.create_task(worker.run())
     await asyncio.sleep(0.3)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psycopg
-import pytest
 
 from deploy.local.postgres import PostgresServer
 from inference.models.artefacts import scripted_spelling, write_artefacts
 from inference.models.registry import MODELS
 
 
-def test_it_makes_roles_schema_catalogue_and_shows_one_key_once(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    folder = tmp_path_factory.mktemp("migrate")
+def test_it_makes_roles_schema_catalogue_and_shows_one_key_once() -> None:
+    # Not a folder of pytest's: another session of it takes the right to pass through away, which
+    # Postgres, run as another user, needs.
+    with tempfile.TemporaryDirectory(prefix="overline-") as folder:
+        _check(Path(folder))
+
+
+def _check(folder: Path) -> None:
     write_artefacts(folder / "models" / "scripted", MODELS["scripted"], scripted_spelling())
     with PostgresServer(folder / "pg") as server:
         address = f"127.0.0.1:{server.where.port}/overline"

@@ -27,8 +27,11 @@ from activities.gateway import Gateway
 from activities.generation import Generation
 from activities.ingestion import Ingestion
 from activities.passages import Passages
+from activities.registered_tools import RegisteredTools
+from activities.registration import Registration
 from activities.router import Router
 from activities.tools import Tools
+from deploy.versioning import deployment_config
 from observability.logs import setup_logging
 from observability.metrics import start_metrics_server
 from observability.temporal import install_runtime
@@ -65,6 +68,9 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         generation.account,
         tools.calculator,
         tools.search,
+        tools.request_approval,
+        RegisteredTools(deps).call,
+        Registration(deps).register,
         ingestion.split,
         ingestion.embed,
         ingestion.publish,
@@ -90,6 +96,7 @@ def build_worker(client: Client, deps: Dependencies) -> Worker:
         # A killed worker's workflows wait this long (default ten seconds) for it to come back.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
         graceful_shutdown_timeout=GRACE,
+        deployment_config=deployment_config(settings),
     )
 
 

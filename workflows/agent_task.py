@@ -186,7 +186,15 @@ class AgentTask:
             state = self._loop.state(
                 paused=self._paused, steering=self._steering, started_at=self._started_at
             )
-            workflow.continue_as_new(self._task.model_copy(update={"state": state}))
+            workflow.continue_as_new(
+                self._task.model_copy(update={"state": state}),
+                # A pinned task moves to the build of today here, where nothing is replayed.
+                initial_versioning_behavior=(
+                    workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+                    if run.is_target_worker_deployment_version_changed()
+                    else None
+                ),
+            )
 
     def _reject(self, problem: str) -> None:
         """Have the answer written again, or end with the call that was the last try."""

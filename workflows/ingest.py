@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from temporalio import workflow
+from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
@@ -21,7 +22,8 @@ with workflow.unsafe.imports_passed_through():
 __all__ = ["IngestDocument"]
 
 
-@workflow.defn(name="IngestDocument")
+# A document is soon done and its steps are few: it may go on with newer code.
+@workflow.defn(name="IngestDocument", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class IngestDocument:
     """Makes one version of a document searchable."""
 

@@ -37,6 +37,11 @@ _COMMANDS = {
     "agent": ("api.cli.agents", "agents", "Apply, list and show agents that tasks can name."),
     "ingest": ("api.cli.ingest", "ingest", "Put files into a collection that tasks can search."),
     "psql": ("api.cli.psql", "psql", "Open the database, or run SQL on it, read-only."),
+    "worker-version": (
+        "api.cli.worker_version",
+        "worker_version",
+        "Say on which build of the workers new tasks begin.",
+    ),
     "serve": ("api.cli.processes", "serve", "Run the API in the foreground."),
     "worker": ("api.cli.processes", "worker", "Run one worker in the foreground."),
 }

@@ -36,6 +36,12 @@ _KEPT = frozenset({
 })
 # fmt: on
 _KEPT_ENDINGS = ("_usd", "_usd_per_million", "_id", "_ids", "_key", "_digest", "_at")
+#: What an id, a key, a digest, a time or an amount of ours looks like; a caller's own does not.
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_OURS = re.compile(
+    rf"^(?:(?:[a-z]+-)*{_UUID}(?:[-:#@.][\w.-]*)*|[0-9a-f]{{16,}}|[0-9][0-9.:T+Z-]*|-?[0-9.]+|)$"
+)
+_NEVER = frozenset({"idempotency_key", "user_id", "external_id"})
 #: Whatever names are used within these, a caller or a model chose them.
 _FREE = frozenset({"arguments", "tags", "metadata", "output", "tool_result", "variables"})
 _NAME_LIKE = re.compile(r"^[\w.:#@/+%,-]{0,256}$")
@@ -103,12 +109,13 @@ _SAID_IN_HISTORIES = frozenset({"message", "stack_trace", "source", "identity", 
 
 
 def _stays(name: str | None, text: str) -> bool:
-    if name is None or name == "idempotency_key":
+    if name is None or name in _NEVER:
         return False
     if text in _choices().get(name, ()):
         return True
-    kept = name in _KEPT or name.endswith(_KEPT_ENDINGS)
-    return kept and _NAME_LIKE.match(text) is not None
+    if name in _KEPT:
+        return _NAME_LIKE.match(text) is not None
+    return name.endswith(_KEPT_ENDINGS) and _OURS.match(text) is not None
 
 
 @lru_cache(maxsize=1)

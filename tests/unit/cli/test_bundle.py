@@ -100,10 +100,14 @@ def test_redaction_keeps_equality_and_nothing_a_caller_named() -> None:
             "token_ids": [1, 2],
             "billed_usd": "0.000001",
             "idempotency_key": "order-4711",
+            "user_id": "ada",
+            "ticket_id": "of-ada",
+            "call_id": "01a23008-601b-7443-8c62-92108ca933ef:1:calculator",
         }
     )
     assert (told["status"], told["tokens"], told["billed_usd"]) == ("failed", 7, "0.000001")
     assert told["tool_call"]["name"] == "calculator"
+    assert told["call_id"].endswith(":1:calculator")
     assert told["answer"] == told["again"][0] != told["again"][1]
     assert told["token_ids"] == []
     marks = [
@@ -111,6 +115,8 @@ def test_redaction_keeps_equality_and_nothing_a_caller_named() -> None:
         told["name"],
         told["tags"]["name"],
         told["idempotency_key"],
+        told["user_id"],
+        told["ticket_id"],
         *told["tool_call"]["arguments"].values(),
     ]
     assert all(mark.startswith("redacted-") for mark in marks)

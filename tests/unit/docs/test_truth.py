@@ -21,7 +21,7 @@ from workflows.errors import ALL_ERRORS
 _SQL = "\n".join(path.read_text() for path in sorted((ROOT / "migrations/sql").glob("*.sql")))
 TABLES = set(re.findall(r"^create table (\w+) \(", _SQL, re.MULTILINE))
 VIEWS = set(re.findall(r"^create view (\w+) ", _SQL, re.MULTILINE))
-_COMMAND = re.compile(r"\boverline ([a-z]+)((?: [^\n`|&;#]*)?)")
+_COMMAND = re.compile(r"\boverline ([a-z]+(?:-[a-z]+)*)((?: [^\n`|&;#]*)?)")
 _KINDS = r"py|sql|txt|in|toml|yaml|yml|md|json|jinja|pbtxt"
 _FILE = re.compile(rf"^[\w.-]+(?:/[\w.-]+)+\.(?:{_KINDS})$")
 
@@ -48,6 +48,10 @@ def test_commands_and_their_options_exist(each: Page) -> None:
     for name, words in _COMMAND.findall(_said_to_be_typed(each)):
         command = group.get_command(None, name)  # type: ignore[attr-defined, arg-type]
         assert command is not None, f"{each.path}: overline {name}"
+        if sub := getattr(command, "commands", {}):  # a command with commands of its own
+            first = words.split()[0] if words.split() else "--help"
+            command = sub.get(first) or command
+            assert first.startswith("-") or first in sub, f"{each.path}: overline {name}{words}"
         known = {option for param in command.params for option in param.opts} | {"--help"}
         given = re.findall(r"(?<=\s)--?[a-z][a-z-]*", re.sub(r"'[^']*'|\"[^\"]*\"", "", words))
         assert set(given) <= known, f"{each.path}: overline {name}{words}"

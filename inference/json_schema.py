@@ -50,7 +50,9 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
             validate_formats=True,
         )
     except jsonschema_rs.ValidationError as error:
+        if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
+            raise SchemaError("the schema refers to what is not in it") from None
         where = "".join(f"/{part}" for part in error.instance_path)
         raise SchemaError(f"{where or 'the schema'}: {error.message}"[:MESSAGE_CHARS]) from None
     except (jsonschema_rs.ReferencingError, ValueError, RecursionError):
-        raise SchemaError("the schema refers to what is not in it, or cannot be read") from None
+        raise SchemaError("the schema cannot be read") from None

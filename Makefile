@@ -58,7 +58,7 @@ $(VENV)/.installed-uv: requirements/bootstrap.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else \
 	    f"Overline needs Python 3.11, 3.12 or 3.13; {sys.executable} is {v[0]}.{v[1]}. " \
 	    "Name another with: make PYTHON=python3.12 ...")'
-	@echo '[1/3] Making $(VENV) with $(PYTHON)'
+	@echo '[1/3] Making $(VENV) with $(PYTHON)' >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
 	    -r requirements/bootstrap.txt
@@ -76,12 +76,12 @@ $(VENV)/.installed-harness: $(VENV)/.installed-uv requirements/harness.txt pypro
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed-uv requirements/dev.txt pyproject.toml
-	@echo '[2/3] Installing the harness and its tests (requirements/dev.txt)'
+	@echo '[2/3] Installing the harness and its tests (requirements/dev.txt)' >&2
 	@$(UV) sync --python $(BIN)/python --require-hashes requirements/dev.txt
 	@$(UV) install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@ $(VENV)/.installed-harness
 
 $(VENV)/.installed-engine: $(VENV)/.installed-uv deploy/local/engine-requirements.txt | install
-	@echo '[3/3] Installing the engine: Triton, llama.cpp and the models (some 600 MB)'
+	@echo '[3/3] Installing the engine: Triton, llama.cpp and the models (some 600 MB)' >&2
 	@$(BIN)/python -P -m deploy.local.engine_env $(OVERLINE_ENGINE_ENV)
 	@touch $@

@@ -66,9 +66,9 @@ $(VENV)/.installed-uv: requirements/bootstrap.txt
 
 $(VENV)/.installed-harness: $(VENV)/.installed-uv requirements/harness.txt pyproject.toml
 	@if [ -e $(VENV)/.installed-dev ] && ! [ requirements/dev.txt -nt $(VENV)/.installed-dev ]; then \
-	    echo '[2/3] The development packages include the harness'; \
+	    echo '[2/3] The development packages include the harness' >&2; \
 	else \
-	    echo '[2/3] Installing the harness (requirements/harness.txt)'; \
+	    echo '[2/3] Installing the harness (requirements/harness.txt)' >&2; \
 	    $(UV) sync --python $(BIN)/python --require-hashes requirements/harness.txt; \
 	    rm -f $(VENV)/.installed-dev; \
 	    $(UV) install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .; \

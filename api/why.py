@@ -96,7 +96,7 @@ def _in_the_way(known: Known, look: WorkflowLook) -> Iterator[WhyReason]:
         yield say(
             "waiting_for_person",
             f"In step {step}, the call of tool {tool} waits until a person decides.",
-            "Approve or refuse it under the task's approvals.",
+            f"`GET /v1/tasks/{known.task_id}/approvals` lists it: approve or refuse it there.",
             step=step,
             tool=tool,
         )

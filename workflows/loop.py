@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Sequence
 from decimal import Decimal
@@ -101,7 +102,8 @@ class Loop:
         is taken for one that has all it needs.
         """
         if call is not None:
-            asked = digest_of(call.model_dump_json())[:16]
+            # Sorted: a fork reads the call from its row, which does not keep the order.
+            asked = digest_of(json.dumps(call.model_dump(mode="json"), sort_keys=True))[:16]
             if asked not in self._asked:
                 self._asked.append(asked)
                 return call

@@ -23,7 +23,7 @@ from api.task_projection import links_of
 from api.task_views import TaskAccepted
 from api.why import explain
 from api.why_known import Known
-from store import tasks
+from store import approvals, tasks
 from store.identity import Principal
 from store.progress import progress_of
 from workflows import errors
@@ -111,8 +111,9 @@ async def why_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Why:
     """
     record = await _find(parts, caller, task_id)
     progress = await progress_of(parts.database, caller.organisation_id, record)
-    look, reached = None, True
+    look, reached, asked = None, True, []
     if record.finished_at is None:
+        asked = await approvals.of_task(parts.database, caller.organisation_id, task_id)
         try:
             look = await Orchestrator(parts.temporal, parts.settings).look_at(task_id)
         except ProblemError as problem:
@@ -134,6 +135,7 @@ async def why_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Why:
             temporal=reached,
             engine=None if engine.ready else engine.detail,
             error=record.error,
+            approvals=tuple((each.step, each.tool) for each in asked if each.decision is None),
             deadline_seconds=TaskRequest.model_validate(record.input).limits.deadline_seconds,
         )
     )

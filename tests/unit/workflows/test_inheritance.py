@@ -82,6 +82,15 @@ def test_it_is_the_loops_own_state_without_its_price(count: int) -> None:
     assert turn.purpose == ("answer" if count == 3 else "tool_call")
 
 
+def test_a_call_read_from_its_row_is_known_whatever_the_order_of_its_arguments() -> None:
+    task = _task(ToolUse(name="calculator", max_calls=9))
+    orders = [{"to": "a", "body": "b"}, {"body": "b", "to": "a"}]
+    calls = [ToolCall(name="calculator", arguments=dict(order)) for order in orders]
+    told = [PastStep(text="t", model="m", tool_call=call, tool_result="r") for call in calls]
+    assert inherit(task, told[:1])[0].asked == inherit(task, told[1:])[0].asked
+    assert inherit(task, told)[1].purpose == "answer"
+
+
 def test_another_result_of_a_tool_is_another_conversation() -> None:
     task = _task(ToolUse(name="calculator"))
     told = [PastStep(text="t", model="m", tool_call=_sum("1+1"), tool_result=r) for r in "23"]

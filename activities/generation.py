@@ -12,10 +12,10 @@ from activities.failures import typed_failures
 from activities.heartbeats import heartbeats
 from activities.journaling import Ended, JournalWriter
 from activities.lost_attempts import LostAttempts, reading_after_end
-from activities.output import objection
 from activities.toolbox import Registered, choice_grammar, parse_choice
 from inference.client import TritonClient
 from inference.errors import EngineError, EngineUnavailable, RequestRefused
+from inference.json_schema import objection
 from inference.messages import Final, GenerationRequest, Timings
 from inference.prompt import Sampling as EngineSampling
 from observability import genai

@@ -8,6 +8,7 @@ asked next: the cache knows it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from api.parts import Parts
 from api.problems import ProblemError, invalid
 from api.submission import Accepted, Inherited, submit
+from inference.json_schema import objection
 from store import tasks
 from store.identity import Principal
 from workflows.contracts import (
@@ -29,6 +31,7 @@ from workflows.contracts import (
     ToolCall,
 )
 from workflows.inheritance import CannotInherit, PastStep, inherit
+from workflows.output import schema_text
 from workflows.planning import plan_task
 
 __all__ = ["ForkRequest", "fork"]
@@ -172,18 +175,14 @@ def inheritance(
             f"The task has {len(before)} finished steps: {len(before) + 1} is the last to go on "
             "from.",
         )
-    past = [_past(step) for step in before]
+    schema = schema_text(request.output_schema) if request.output_schema is not None else None
+    past = [_past(step, schema) for step in before]
     if wanted.tool_result is not None:
         if not past or past[-1].tool_call is None:
             raise invalid(
                 "/tool_result", "no_tool_call", "The step before `from_step` called no tool."
             )
-        past[-1] = PastStep(
-            text=past[-1].text,
-            model=past[-1].model,
-            tool_call=past[-1].tool_call,
-            tool_result=wanted.tool_result,
-        )
+        past[-1] = replace(past[-1], tool_result=wanted.tool_result)
     # The id is of no matter here: neither digest nor plan depends on it.
     task = plan_task(parent_task_id, tenant, _without_collections(request))
     try:
@@ -211,13 +210,16 @@ def _no_such_step(code: str, words: str) -> ProblemError:
     return invalid("/from_step", code, words)
 
 
-def _past(step: tasks.StepDetail) -> PastStep:
+def _past(step: tasks.StepDetail, schema: str | None) -> PastStep:
     call: dict[str, Any] | None = step.tool_call
     return PastStep(
         text=step.text or "",
         model=step.model or "",
         tool_call=None if call is None else ToolCall.model_validate(call),
         tool_result=step.tool_result,
+        rejected=(
+            objection(schema, step.text or "", step.finish_reason or "stop") if schema else None
+        ),
     )
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NoReturn
 
 import jsonschema_rs
 
 from inference.json_grammar import SchemaError
 
-__all__ = ["MASK", "first_problem", "require_valid"]
+__all__ = ["MASK", "first_problem", "objection", "require_valid"]
 
 MASK = "the value"
 MESSAGE_CHARS = 300
@@ -36,6 +37,29 @@ def first_problem(schema: str, value: object) -> str | None:
         where = "".join(f"/{part}" for part in problem.instance_path)
         return f"{where or 'the whole'}: {problem.message}"[:MESSAGE_CHARS]
     return None
+
+
+def objection(schema: str, answer: str, finish_reason: str) -> str | None:
+    """Return what is wrong with an answer, in words fit for the model; None if nothing is.
+
+    Checked whatever the engine promised.
+
+    Args:
+        schema: JSON Schema text.
+        answer: What the model said.
+        finish_reason: How it ended; an answer that was cut off is wrong even if it can be read.
+    """
+    if finish_reason == "length":
+        return "it was cut off: answer shorter"
+    try:
+        value = json.loads(answer, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return "it is not JSON: write the JSON value alone, without any words around it"
+    return first_problem(schema, value)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
 
 
 # An agent asks for the same few schemas again and again.

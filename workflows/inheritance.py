@@ -15,12 +15,17 @@ __all__ = ["CannotInherit", "PastStep", "inherit"]
 
 @dataclass(frozen=True)
 class PastStep:
-    """What a finished step said and learned, as its row has it."""
+    """What a finished step said and learned, as its row has it.
+
+    Attributes:
+        rejected: If it was an answer: why it did not obey the schema it had to; None if it did.
+    """
 
     text: str
     model: str
     tool_call: ToolCall | None = None
     tool_result: str | None = None
+    rejected: str | None = None
 
 
 class CannotInherit(Exception):
@@ -63,7 +68,10 @@ def inherit(task: TaskInput, steps: Sequence[PastStep]) -> tuple[LoopState, Turn
             usage=Usage(),
         )
         if turn.purpose == "answer":
-            raise CannotInherit(loop.step, "answered")
+            if step.rejected is None:
+                raise CannotInherit(loop.step, "answered")
+            loop.rejected(step.rejected)
+            continue
         wanted = loop.wants(step.tool_call)
         if wanted is None:
             continue

@@ -111,6 +111,13 @@ async def test_an_answer_that_does_not_obey_is_shown_to_the_model_and_written_ag
     assert await books.metered(MODEL) - before == books.booked(MODEL) - booked
     books.assert_nothing_held(caller.organisation_id)
     await assert_replays(stack, [f"task-{task_id}"])
+    # A fork from its second step inherits the first with what was wrong with it, and asks the same.
+    forked = await caller.request("POST", f"/v1/tasks/{task_id}/fork", json={"from_step": 2})
+    fork = await caller.ended(forked.json()["id"])
+    assert json.loads(fork["answer"]) == {"code": "AB"}
+    assert [step["text"] for step in await caller.steps(fork["id"])] == [
+        step["text"] for step in steps
+    ]
     # What did not obey was not kept: the same task again meets its steps anew, but for the last.
     again = await caller.answered(question, model=MODEL, output_schema=CODE)
     assert [step["cached"] for step in await caller.steps(again["id"])] == [False, False, True]

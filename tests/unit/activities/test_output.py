@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.output import expressible, objection, quoted
+from activities.output import expressible, quoted
 from activities.transcript import conversation_units
 from inference.json_grammar import SchemaError
-from inference.json_schema import require_valid
+from inference.json_schema import objection, require_valid
 from store.tasks import StepRecord, Transcript
 from workflows.contracts import Rejected, Turn
 

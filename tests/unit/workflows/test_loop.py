@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from uuid import UUID
 
 import pytest
 
-from workflows.contracts import LoopState, Plan, ToolCall, ToolUse, Turn, Usage
+from workflows.contracts import (
+    LoopState,
+    Output,
+    Plan,
+    TaskInput,
+    Tenant,
+    ToolCall,
+    ToolUse,
+    Turn,
+    Usage,
+)
+from workflows.inheritance import CannotInherit, PastStep, inherit
 from workflows.loop import Loop
+from workflows.transcript import digest_of
 
 CALCULATE = ToolCall(name="calculator", arguments={"expression": "1+1"})
 START = LoopState(digest="d", chars=10)
@@ -109,6 +122,24 @@ def test_a_next_run_goes_on_with_everything_the_last_one_knew() -> None:
     assert again.next_turn() == loop.next_turn()
     assert again.wants(CALCULATE) is None
     assert (read.paused, read.started_at) == (True, 12.5)
+
+
+def test_a_fork_goes_on_after_an_answer_that_did_not_obey() -> None:
+    task = TaskInput(
+        task_id=UUID(int=1),
+        tenant=Tenant(organisation_id=UUID(int=2), team_id=UUID(int=3), key_id=UUID(int=4)),
+        plan=Plan(output=Output(digest="s")),
+        prompt_digest="d",
+        prompt_chars=10,
+    )
+    own = Loop(task.plan, START)
+    _spoke(own, digest=digest_of("no"), chars=2)
+    own.rejected("it is not JSON")
+    state, turn = inherit(task, [PastStep(text="no", model="m", rejected="it is not JSON")])
+    assert (state.digest, state.chars, state.rejected) == (own.digest, own.chars, turn.rejected)
+    assert turn == own.next_turn()
+    with pytest.raises(CannotInherit, match="answered"):
+        inherit(task, [PastStep(text="{}", model="m")])
 
 
 def test_what_is_shown_of_a_long_task_does_not_grow() -> None:

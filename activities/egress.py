@@ -8,6 +8,7 @@ never followed by themselves, proxies of the environment are not used, and answe
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -72,6 +73,9 @@ class Egress:
         self._allow = frozenset(entry.lower() for entry in allow)
         self._resolve = resolve
         self._ssl = httpx2.create_ssl_context(trust_env=False)
+        # They tell addresses with their queries, and what a stranger answered: nothing for logs.
+        for name in ("httpx2", "httpcore2", "mcp"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
     def client(
         self, *, timeout_s: float, max_bytes: int, headers: Mapping[str, str] | None = None

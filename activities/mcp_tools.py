@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
 import httpx2
@@ -12,17 +12,32 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import RequestParamsMeta, TextContent
 
-from activities.egress import Egress, EgressRefused
+from activities.egress import AnswerTooLarge, Egress, EgressRefused
 from activities.tool_drafts import Answer, Draft, SourceRefused, ToolRefused, draft
 
 __all__ = ["Changed", "Servers"]
 
+_OURS = (EgressRefused, AnswerTooLarge, SourceRefused, ToolRefused)
 MOST_TOOLS = 100
 MOST_PAGES = 10
 
 
 class Changed(ToolRefused):
     """The server describes the tool in another way than it did when it was registered."""
+
+
+@contextmanager
+def _ungrouped() -> Iterator[None]:
+    """Raise what one of our own checks raised by itself; sessions wrap it in groups of groups."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        found: BaseException | None = group.subgroup(_OURS)
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        if found is None:
+            raise
+        raise found from None
 
 
 class Servers:
@@ -52,8 +67,9 @@ class Servers:
             SourceRefused: The server is not one that may be started, or offers nothing usable.
             EgressRefused: It may not be reached.
         """
-        async with self._session(where, headers, timeout_s, max_bytes) as client:
-            return await self._list(client, where, source)
+        with _ungrouped():
+            async with self._session(where, headers, timeout_s, max_bytes) as client:
+                return await self._list(client, where, source)
 
     async def call(
         self,
@@ -74,12 +90,13 @@ class Servers:
             SourceRefused, EgressRefused: As `drafts`.
         """
         name = str(where["tool"])
-        async with self._session(where, headers, timeout_s, max_bytes) as client:
-            offered = await self._list(client, where, source, only=name)
-            if name not in offered or offered[name].digest != digest:
-                raise Changed("its definition is not the registered one any more; register it anew")
-            meta = cast("RequestParamsMeta", {"idempotencyKey": call_id})
-            result = await client.call_tool(name, arguments, meta=meta)
+        meta = cast("RequestParamsMeta", {"idempotencyKey": call_id})
+        with _ungrouped():
+            async with self._session(where, headers, timeout_s, max_bytes) as client:
+                offered = await self._list(client, where, source, only=name)
+                if name not in offered or offered[name].digest != digest:
+                    raise Changed("its definition is not the registered one; register it anew")
+                result = await client.call_tool(name, arguments, meta=meta)
         texts = [block.text for block in result.content if isinstance(block, TextContent)]
         if not texts and result.structured_content is not None:
             texts = [json.dumps(result.structured_content, ensure_ascii=False)]

@@ -19,10 +19,10 @@ from activities.egress import AnswerTooLarge, EgressRefused
 from activities.failures import typed_failures
 from activities.heartbeats import heartbeats
 from activities.mcp_tools import Changed, Servers
-from activities.output import objection
 from activities.secrets import SecretMissing, Secrets
 from activities.tool_drafts import Answer, SourceRefused, ToolRefused, ToolUnavailable
 from activities.tool_results import ToolResults
+from inference.json_schema import first_problem
 from store import audit, tool_registry
 from store.tool_registry import ToolRecord
 from workflows.contracts import ToolInput, ToolOutput
@@ -83,10 +83,7 @@ class RegisteredTools:
                 await self._report_change(call)
             return Answer(f"the call failed: {error}", ok=False)
         except (httpx2.HTTPError, MCPError, OSError, ExceptionGroup) as error:
-            final, reason = plain_reason(error)
-            if final:
-                return Answer(f"the call failed: {reason}", ok=False)
-            raise ToolUnavailable(reason) from None
+            raise ToolUnavailable(plain_reason(error)) from None
 
     async def _made(self, call: ToolInput, arguments: dict[str, Any]) -> Answer:
         organisation, name = call.tenant.organisation_id, call.tool_call.name
@@ -96,7 +93,7 @@ class RegisteredTools:
         )
         if tool is None or tool.removed_at is not None:
             raise ToolRefused("the tool was removed, or registered anew, since the task began")
-        problem = objection(json.dumps(tool.input_schema), json.dumps(arguments), "stop")
+        problem = first_problem(json.dumps(tool.input_schema), arguments)
         if problem is not None:
             raise ToolRefused(f"the arguments do not fit: {problem}")
         headers = self._secrets.headers(
@@ -170,15 +167,12 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def plain_reason(error: BaseException) -> tuple[bool, str]:
-    """Return whether a failure is final, and a reason without a word of a stranger's in it."""
+def plain_reason(error: BaseException) -> str:
+    """Return why there was no answer, without a word of a stranger's in it."""
     leaves = list(_leaves(error))
     for leaf in leaves:
-        if isinstance(leaf, EgressRefused | AnswerTooLarge | ToolRefused | SourceRefused):
-            return True, str(leaf)
-    for leaf in leaves:
         if isinstance(leaf, httpx2.TimeoutException):
-            return False, "no answer in time"
+            return "no answer in time"
         if isinstance(leaf, MCPError):
-            return False, "the MCP server answered with an error of the protocol"
-    return False, f"the connection failed ({type(leaves[0]).__name__})"
+            return "the MCP server answered with an error of the protocol"
+    return f"the connection failed ({type(leaves[0]).__name__})"

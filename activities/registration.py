@@ -65,7 +65,7 @@ class Registration:
             ExceptionGroup,
             ValidationError,
         ) as error:
-            raise ToolSourceRefused(plain_reason(error)[1]) from None
+            raise ToolSourceRefused(plain_reason(error)) from None
         await tool_registry.register(
             self._deps.db, organisation, request.name, [_record(request, draft) for draft in drafts]
         )

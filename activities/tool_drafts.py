@@ -9,8 +9,8 @@ from typing import Any
 
 import rfc8785
 
-from activities.output import objection
 from activities.tool_schema import SchemaRefused, require_usable
+from inference.json_schema import first_problem
 
 __all__ = ["Answer", "Draft", "SourceRefused", "ToolRefused", "ToolUnavailable", "draft"]
 
@@ -84,7 +84,7 @@ def draft(
     try:
         require_usable(schema)
         # Whether arguments can be looked at by it is found out now, not at the first call.
-        objection(rfc8785.dumps(schema).decode(), "{}", "stop")
+        first_problem(rfc8785.dumps(schema).decode(), {})
         assert made.digest
     except SchemaRefused as error:
         raise SourceRefused(f"{made.name}: {error}") from None

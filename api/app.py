@@ -23,7 +23,19 @@ from api.ended_outside import close_ended_outside
 from api.error_handlers import add_error_handlers
 from api.openapi import describe, version
 from api.parts import Parts
-from api.routes import agents, codec, collections, docs, events, health, spend, steering, tasks
+from api.routes import (
+    agents,
+    approvals,
+    codec,
+    collections,
+    docs,
+    events,
+    health,
+    spend,
+    steering,
+    tasks,
+    tools,
+)
 from api.steering import sweep_unsent
 from api.submission import sweep_unstarted
 from observability.http import fastapi_telemetry
@@ -43,6 +55,7 @@ Every error is an RFC 9457 problem document with the id of the request. Every PO
 _TAGS = [
     {"name": "tasks", "description": "Submit, read, watch and cancel agent tasks."},
     {"name": "agents", "description": "What tasks may name instead of saying it."},
+    {"name": "tools", "description": "What agents can call besides the built-in tools."},
     {"name": "collections", "description": "What agents can retrieve from."},
     {"name": "spend", "description": "What was spent, by whom, on what."},
     {"name": "codec", "description": "Decryption of Temporal payloads for those who may read."},
@@ -87,7 +100,19 @@ def create_app(
         telemetry=fastapi_telemetry(),
     )
     app.state.parts = Parts(effective, plugins=temporal_plugins)
-    for module in (tasks, steering, agents, events, collections, spend, codec, health, docs):
+    for module in (
+        tasks,
+        approvals,
+        tools,
+        steering,
+        events,
+        agents,
+        collections,
+        spend,
+        codec,
+        health,
+        docs,
+    ):
         app.include_router(module.router)
     add_error_handlers(app)
     # The last one added is the outermost.

@@ -12,25 +12,29 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import (
     SearchAttributePair,
     TypedSearchAttributes,
     WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
 )
-from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
+from uuid_utils.compat import uuid7
 
-from api.problems import unavailable
+from api.problems import ProblemError, unavailable
 from api.workflow_look import WorkflowLook, look_at
 from settings import Settings
+from workflows import errors
 from workflows.client import SEARCH_ORGANISATION, SEARCH_STATUS, SEARCH_TEAM
-from workflows.contracts import IngestInput, TaskInput
+from workflows.contracts import IngestInput, Registered, RegisterInput, TaskInput
 
-__all__ = ["Orchestrator", "task_workflow_id", "web_ui_url"]
+__all__ = ["Orchestrator", "answering", "task_workflow_id", "web_ui_url"]
 
 _DEADLINE = timedelta(seconds=5)
+# A source has twenty seconds, a worker that is replaced meanwhile has the rest.
+_REGISTRATION = timedelta(seconds=60)
 
 #: What Temporal answers when it is down, starting, or too busy.
 _OUTAGES = frozenset(
@@ -58,7 +62,7 @@ def web_ui_url(settings: Settings, workflow_id: str, run_id: str | None = None) 
 
 
 @contextlib.asynccontextmanager
-async def _answering() -> AsyncIterator[None]:
+async def answering() -> AsyncIterator[None]:
     """Turn every way in which Temporal can be away into one 503."""
     try:
         async with asyncio.timeout(_DEADLINE.total_seconds() + 1):
@@ -98,7 +102,7 @@ class Orchestrator:
         Raises:
             ProblemError: Temporal does not answer (503).
         """
-        async with _answering():
+        async with answering():
             try:
                 handle = await self.client.start_workflow(
                     "AgentTask",
@@ -130,7 +134,7 @@ class Orchestrator:
         Raises:
             ProblemError: Temporal does not answer (503).
         """
-        async with _answering():
+        async with answering():
             try:
                 await self.client.get_workflow_handle(task_workflow_id(task_id)).cancel(
                     rpc_timeout=_DEADLINE
@@ -152,7 +156,7 @@ class Orchestrator:
         Raises:
             ProblemError: Temporal does not answer (503).
         """
-        async with _answering():
+        async with answering():
             try:
                 await self.client.get_workflow_handle(task_workflow_id(task_id)).signal(
                     "pause" if paused else "resume", number, rpc_timeout=_DEADLINE
@@ -163,13 +167,64 @@ class Orchestrator:
                 raise
         return True
 
+    async def tell_decided(self, task_id: UUID, call_id: str) -> bool:
+        """Tell a task that a person decided; return whether there was a workflow to tell.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        async with answering():
+            try:
+                await self.client.get_workflow_handle(task_workflow_id(task_id)).signal(
+                    "decided", call_id, rpc_timeout=_DEADLINE
+                )
+            except RPCError as exc:
+                if exc.status is RPCStatusCode.NOT_FOUND:
+                    return False
+                raise
+        return True
+
+    async def register_tools(self, request: RegisterInput) -> Registered:
+        """Have a worker read a source of tools, and wait for what comes of it.
+
+        Raises:
+            ProblemError: The source cannot be used (422), or nobody answers (503).
+        """
+        async with answering():
+            handle = await self.client.start_workflow(
+                "RegisterTools",
+                request,
+                id=f"tools-{uuid7()}",
+                task_queue=self.settings.task_queue,
+                result_type=Registered,
+                execution_timeout=_REGISTRATION,
+                static_summary="register tools",
+                search_attributes=TypedSearchAttributes(
+                    [
+                        SearchAttributePair(
+                            SEARCH_ORGANISATION, str(request.tenant.organisation_id)
+                        ),
+                        SearchAttributePair(SEARCH_TEAM, str(request.tenant.team_id)),
+                    ]
+                ),
+                rpc_timeout=_DEADLINE,
+            )
+        try:
+            async with asyncio.timeout(_REGISTRATION.total_seconds()):
+                registered: Registered = await handle.result()
+        except (TimeoutError, RPCError):
+            raise unavailable("temporal") from None
+        except WorkflowFailureError as failed:
+            raise _registration_problem(failed) from None
+        return registered
+
     async def look_at(self, task_id: UUID) -> WorkflowLook | None:
         """Return what Temporal knows of a task's workflow; None when it has none.
 
         Raises:
             ProblemError: Temporal does not answer (503).
         """
-        async with _answering():
+        async with answering():
             return await look_at(self.client, task_workflow_id(task_id), limit=_DEADLINE)
 
     async def start_ingestion(self, document: IngestInput, *, headline: str) -> str:
@@ -179,7 +234,7 @@ class Orchestrator:
             ProblemError: Temporal does not answer (503).
         """
         workflow_id = f"ingest-{document.document_id}-{document.version}"
-        async with _answering():
+        async with answering():
             with contextlib.suppress(WorkflowAlreadyStartedError):
                 await self.client.start_workflow(
                     "IngestDocument",
@@ -201,6 +256,18 @@ class Orchestrator:
                     rpc_timeout=_DEADLINE,
                 )
         return workflow_id
+
+
+def _registration_problem(failed: WorkflowFailureError) -> ProblemError:
+    """Say why tools could not be registered; only our own words are repeated."""
+    cause = failed.cause.cause if isinstance(failed.cause, ActivityError) else failed.cause
+    if isinstance(cause, ApplicationError) and cause.type == errors.ToolSourceRefused.type():
+        return ProblemError(errors.ToolSourceRefused, f"{cause.message}.")
+    if isinstance(cause, ApplicationError) and cause.type == errors.DatabaseDown.type():
+        return unavailable("database")
+    if isinstance(cause, ApplicationError):
+        return ProblemError(errors.Internal, "The source could not be read, for a defect of ours.")
+    return unavailable("temporal")
 
 
 def _details(task: TaskInput) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
@@ -117,6 +117,10 @@ class TaskView(TaskSummary):
     completion_tokens: int = Field(description="Output tokens billed, in tokens.", ge=0)
     parent: ForkView | None = Field(
         default=None, description="The task this one was forked from; none: it was not."
+    )
+    waiting_for: Literal["approval"] | None = Field(
+        default=None,
+        description="`approval`: a tool call waits for a person; `GET .../approvals` shows it.",
     )
     forks: tuple[ForkView, ...] = Field(
         default=(), description="Tasks that were forked from this one, oldest first."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from temporalio import workflow
+from temporalio.common import VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
     from workflows import policies
@@ -11,7 +12,8 @@ with workflow.unsafe.imports_passed_through():
 __all__ = ["RegisterTools"]
 
 
-@workflow.defn(name="RegisterTools")
+# Soon done: it may go on with newer code.
+@workflow.defn(name="RegisterTools", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class RegisterTools:
     """Makes the tools of one registration callable."""
 

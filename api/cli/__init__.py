@@ -27,6 +27,8 @@ _COMMANDS = {
     "tasks": ("api.cli.tasks", "tasks", "List tasks, newest first."),
     "watch": ("api.cli.watch", "watch", "Follow a task as it goes on."),
     "cancel": ("api.cli.tasks", "cancel", "Cancel a task; the engine stops generating for it."),
+    "approve": ("api.cli.approvals", "approve", "Let a tool call be made that waits for you."),
+    "refuse": ("api.cli.approvals", "refuse", "Have a tool call not be made, and say why."),
     "pause": ("api.cli.steer", "pause", "Have a task wait before its next step."),
     "resume": ("api.cli.steer", "resume", "Let a paused task go on."),
     "fork": ("api.cli.steer", "fork", "Rerun a task from one of its steps, with a change."),

@@ -17,7 +17,7 @@ from api.submission import submit
 from api.task_projection import links_of, step_view, task_summary, task_view
 from api.task_views import Cancellation, StepList, TaskAccepted, TaskPage, TaskView
 from settings import Settings
-from store import forks, tasks
+from store import approvals, forks, tasks
 from store.identity import Principal
 from workflows.contracts import TaskRequest, TaskStatus
 
@@ -107,7 +107,12 @@ async def get_task(caller: Caller, parts: PartsOf, task_id: UUID) -> TaskView:
     """Read a task: its state, its answer, what it cost."""
     record = await _find(parts, caller, task_id)
     links = await forks.lineage(parts.database, caller.organisation_id, task_id)
-    return task_view(parts.settings, record, links)
+    view = task_view(parts.settings, record, links)
+    if record.finished_at is None and await approvals.are_waiting(
+        parts.database, caller.organisation_id, task_id
+    ):
+        return view.model_copy(update={"waiting_for": "approval"})
+    return view
 
 
 @router.get("/v1/tasks/{task_id}/steps", responses=answers(404), summary="Read a task's steps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,9 +31,28 @@ def postgres_server(short_folder: Path) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def stack(short_folder: Path) -> Iterator[RunningStack]:
+def outside_ports() -> tuple[int, int]:
+    """Ports of an HTTP and an MCP service that tools of the stack may reach."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def stack(short_folder: Path, outside_ports: tuple[int, int]) -> Iterator[RunningStack]:
     """The whole embedded stack, one a session, with the scripted and two real models."""
-    running = RunningStack(short_folder / "stack", {"OVERLINE_MODELS": _MODELS})
+    http, mcp = outside_ports
+    running = RunningStack(
+        short_folder / "stack",
+        {
+            "OVERLINE_MODELS": _MODELS,
+            "OVERLINE_EGRESS_ALLOW": f"127.0.0.1:{http},127.0.0.1:{mcp}",
+            "OVERLINE_TOOL_SECRETS_FILE": str(short_folder / "tool-secrets.json"),
+            "OVERLINE_TOOL_MAX_BYTES": "2000000",
+        },
+    )
     yield from _run(running)
 
 

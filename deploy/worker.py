@@ -46,6 +46,9 @@ __all__ = ["WORKFLOWS", "activities", "build_worker", "connect", "main", "run_wo
 logger = logging.getLogger(__name__)
 
 GRACE = timedelta(seconds=5)
+# The default (0.8 of the heartbeat timeout, up to a minute) loses what a killed worker had reported
+# and delays cancellation by as much; a test shows both.
+HEARTBEAT_THROTTLE = timedelta(milliseconds=200)
 CONNECT_RETRY_SECONDS = 1.0
 # From the wish to stop to the end of the process.
 LAST_MOMENT_SECONDS = GRACE.total_seconds() + 7.0
@@ -90,9 +93,7 @@ def build_worker(client: Client, deps: Dependencies) -> Worker:
             restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
         ),
         max_concurrent_activities=settings.worker_concurrency,
-        # The default (0.8 of the heartbeat timeout, up to a minute) loses what a killed worker
-        # had reported and delays cancellation by as much.
-        max_heartbeat_throttle_interval=timedelta(milliseconds=200),
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         # A killed worker's workflows wait this long (default ten seconds) for it to come back.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
         graceful_shutdown_timeout=GRACE,

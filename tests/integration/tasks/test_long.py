@@ -25,7 +25,7 @@ from tests.integration.tasks.histories import assert_replays, runs_of, size_of
 from tests.integration.tasks.long import MODEL, WINDOW_TOKENS, counted, counting
 from workflows.client import connect_kwargs
 
-STEPS = 45
+STEPS = 30
 WAIT_S = 120
 ANSWER = "That was a long way."
 EVENTS_OF_A_RUN = 150
@@ -80,13 +80,15 @@ async def _in_another_run(client: Client, task_id: str) -> None:
         await asyncio.sleep(0.02)
 
 
+# A killed worker is waited for, twice, and each run is replayed.
+@pytest.mark.timeout(300)
 async def test_nothing_is_lost_or_done_twice_where_a_run_ends(
     stack: RunningStack, caller: Caller, books: Books
 ) -> None:
     before, booked = await books.metered(MODEL), books.booked(MODEL)
     task_id = await caller.submit(**counting(STEPS, ANSWER))
     async with caller.watch(task_id) as watcher:
-        for number, cut in enumerate((10, 30)):
+        for number, cut in enumerate((8, 20)):
             await watcher.until(lambda seen, cut=cut: _completed(seen) >= cut, limit_s=WAIT_S)
             part = f"worker-{number % 2 + 1}"
             kill([stack.pid(part)])

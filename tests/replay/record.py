@@ -159,6 +159,25 @@ async def _fallback(recorder: Recorder) -> str:
     )
 
 
+async def _output(recorder: Recorder) -> str:
+    """Two answers that do not obey, each shown to the model, and a third that does."""
+    schema = {"type": "object", "properties": {"code": {"type": "string", "pattern": "^[A-Z]+$"}}}
+    question = say("no") + say('{"code": "low"}') + say('{"code": "HIGH"}')
+    return await recorder.ended("succeeded", question, output_schema=schema)
+
+
+async def _output_invalid(recorder: Recorder) -> str:
+    """Held to its schema after a tool call, and cut off every time."""
+    question = CALCULATE + choose({"text": words(9)})
+    return await recorder.ended(
+        "failed",
+        question,
+        tools=MUST_CALCULATE,
+        output_schema={"type": "object", "properties": {"text": {"type": "string"}}},
+        sampling={"max_tokens": 8},
+    )
+
+
 async def _ingestion(recorder: Recorder) -> str:
     _, workflow_id = await recorder.collection()
     return workflow_id
@@ -171,6 +190,8 @@ KINDS: dict[str, Record] = {
     "cancelled_waiting": _cancelled_waiting,
     "fallback": _fallback,
     "ingestion": _ingestion,
+    "output": _output,
+    "output_invalid": _output_invalid,
     "passages": _passages,
     "plain": _plain,
     "refused": _refused,

@@ -60,7 +60,9 @@ def test_recordings_are_of_what_their_names_say() -> None:
     assert activities["ingestion"]["retrieval.publish"] == 1
     for kind in ("cancelled", "cancelled_waiting"):
         assert events[kind]["WORKFLOW_EXECUTION_CANCELED"] == 1
-    for kind in ("budget", "refused", "step_limit"):
+    assert activities["output"]["generation.generate"] == 3
+    assert activities["output_invalid"]["generation.generate"] == 5
+    for kind in ("budget", "refused", "step_limit", "output_invalid"):
         assert events[kind]["WORKFLOW_EXECUTION_FAILED"] == 1
     attempts = [
         event.activity_task_started_event_attributes.attempt

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
     from workflows import policies
@@ -12,8 +11,7 @@ with workflow.unsafe.imports_passed_through():
 __all__ = ["RegisterTools"]
 
 
-# Soon done: it may go on with newer code.
-@workflow.defn(name="RegisterTools", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+@workflow.defn(name="RegisterTools")
 class RegisterTools:
     """Makes the tools of one registration callable."""
 

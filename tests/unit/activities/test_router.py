@@ -95,3 +95,22 @@ def test_an_unpriced_model_is_never_served(catalogue):
     with pytest.raises(Unpriced):
         worst_case_usd(catalogue, ["small"], 1)
     assert names(choose(catalogue, ask())) == ["large"]
+
+
+def test_a_schema_is_for_models_that_can_be_held_to_it(catalogue):
+    """And for all of them, held to nothing, when none can."""
+    free = choose(catalogue, ask(), held=True)
+    assert [(c.model, c.constrained) for c in free.candidates] == [
+        ("small", False),
+        ("large", False),
+    ]
+    able = replace(
+        catalogue.models["large"],
+        capabilities=(*catalogue.models["large"].capabilities, "json_schema"),
+    )
+    with_able = replace(catalogue, models={**catalogue.models, "large": able})
+    held = choose(with_able, ask(), held=True)
+    assert {(c.model, c.constrained) for c in held.candidates} == {("large", True)}
+    assert "lacks json_schema" in held.refused[0]
+    # Without a schema, or with one that no grammar expresses, nobody is preferred for it.
+    assert names(choose(with_able, ask())) == names(choose(catalogue, ask()))

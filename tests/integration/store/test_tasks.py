@@ -13,6 +13,7 @@ from store.tasks import (
     get_task,
     list_steps,
     list_tasks,
+    load_transcript,
     mark_started,
     unstarted_tasks,
 )
@@ -76,3 +77,33 @@ async def test_what_nobody_started_is_found_across_organisations(
     assert (task.route, task.user, task.tags) == ("default", "ada", {"project": "x"})
     assert task.input["messages"][0]["content"] == "hello"
     assert waiting not in {t.task_id for t in await unstarted_tasks(db)}
+
+
+async def test_of_a_long_task_the_newest_steps_that_fit_are_read(
+    db: Database, tenant: Tenant
+) -> None:
+    org = tenant.organisation_id
+    task_id = await file_task(db, tenant)
+    await db.run(
+        org,
+        "insert into steps (organisation_id, task_id, step, call_key, status, text, tool_call,"
+        " tool_result) select %s, %s, n, %s || ':' || n, 'succeeded', '{}', '{}',"
+        " 'a result' from generate_series(1, 500) n",
+        (org, task_id, str(task_id)),
+    )
+    whole = await load_transcript(db, org, task_id)
+    assert [step.step for step in whole.steps] == list(range(1, 501))
+    assert whole.omitted == 0
+    # Not more rows than could fit, and no more text.
+    few = await load_transcript(db, org, task_id, tokens=160)
+    assert [step.step for step in few.steps] == list(range(480, 501))
+    assert few.omitted == 479
+    await db.run(
+        org,
+        "update steps set tool_result = repeat('r', 5000) where organisation_id = %s"
+        " and task_id = %s and step = 490",
+        (org, task_id),
+    )
+    fewer = await load_transcript(db, org, task_id, tokens=160)
+    assert [step.step for step in fewer.steps] == list(range(491, 501))
+    assert fewer.omitted == 490

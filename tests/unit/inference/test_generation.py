@@ -188,6 +188,20 @@ async def test_turns_and_calls(bench: Bench, tokenizer: ModelTokenizer) -> None:
     assert (await bench.run("plain", json_schema=schema))[1] == '{"a": 5}'
 
 
+async def test_one_directive_counts_on_from_the_newest_result(
+    bench: Bench, tokenizer: ModelTokenizer
+) -> None:
+    script = '[[say text="{next}+0" pace_ms=0]]'
+    prompt = f"<|im_start|>user\n{script}<|im_end|>\n<|im_start|>assistant\n"
+    for results, said in (((), "0+0"), ((0,), "1+0"), ((7, 41), "42+0")):
+        told = "".join(
+            f"<|im_start|>user\nResult of calculator: ({n}+0) {n}+0 = {n}<|im_end|>\n"
+            for n in results
+        )
+        ids = tokenizer.encode(told + prompt, True)
+        assert (await bench.run("", input_ids=ids))[1] == said
+
+
 def test_a_prompt_survives_the_wire() -> None:
     prompt = Prompt(
         request_id="r@1",

@@ -6,12 +6,17 @@ version it began on (pinned), and new ones begin on the version that was made cu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import WorkerDeploymentConfig
 
 from settings import Settings
+from workflows.ingest import IngestDocument
+from workflows.registry import WORKFLOWS
+from workflows.versioned import UpgradingIngestDocument
 
-__all__ = ["deployment_config"]
+__all__ = ["deployment_config", "workflows_of"]
 
 
 def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
@@ -37,3 +42,11 @@ def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
         # A workflow that may change versions while it runs says so in its definition.
         default_versioning_behavior=VersioningBehavior.PINNED,
     )
+
+
+def workflows_of(settings: Settings) -> Sequence[type]:
+    """Return the workflows a worker runs; with versioning, some may change builds midway."""
+    if not settings.worker_deployment:
+        return WORKFLOWS
+    upgrading = {IngestDocument: UpgradingIngestDocument}
+    return [upgrading.get(each, each) for each in WORKFLOWS]

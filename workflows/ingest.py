@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
@@ -22,8 +21,7 @@ with workflow.unsafe.imports_passed_through():
 __all__ = ["IngestDocument"]
 
 
-# A document is soon done and its steps are few: it may go on with newer code.
-@workflow.defn(name="IngestDocument", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+@workflow.defn(name="IngestDocument")
 class IngestDocument:
     """Makes one version of a document searchable."""
 

@@ -1,0 +1,27 @@
+"""Workflows as workers of a named deployment run them: those that may change builds midway.
+
+A definition that names its behaviour is refused by Temporal from a worker without versioning, so
+these are definitions of their own, and stand in for the others only where versioning is on.
+"""
+
+from __future__ import annotations
+
+from temporalio import workflow
+from temporalio.common import VersioningBehavior
+
+with workflow.unsafe.imports_passed_through():
+    from workflows.contracts import IngestInput, IngestOutcome
+    from workflows.ingest import IngestDocument
+
+__all__ = ["UpgradingIngestDocument"]
+
+
+# A document is soon done and its steps are few: it may go on with newer code.
+@workflow.defn(name="IngestDocument", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+class UpgradingIngestDocument(IngestDocument):
+    """`IngestDocument`, on whatever build is current."""
+
+    @workflow.run
+    async def run(self, document: IngestInput) -> IngestOutcome:
+        """Ingest the document."""
+        return await super().run(document)

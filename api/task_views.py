@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 from workflows.contracts import TaskStatus
 
 __all__ = [
-    "FINAL_EVENTS",
     "Cancellation",
     "Failure",
     "ForkView",
@@ -232,7 +231,3 @@ class StreamEvent(View):
     )
     at: datetime = Field(description="When it happened, RFC 3339 in UTC.")
     payload: dict[str, Any] = Field(description="Facts of this type of event.")
-
-
-#: Types after which no event follows.
-FINAL_EVENTS: frozenset[str] = frozenset({"task.succeeded", "task.failed", "task.cancelled"})

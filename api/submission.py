@@ -35,7 +35,7 @@ from workflows import errors
 from workflows.contracts import LoopState, TaskRequest, Tenant, Turn
 from workflows.planning import headline, plan_task
 
-__all__ = ["Accepted", "Inherited", "submit", "sweep_unstarted"]
+__all__ = ["Accepted", "Inherited", "resolve", "submit", "sweep_unstarted"]
 
 log = logging.getLogger("overline.api")
 
@@ -150,6 +150,26 @@ async def submit(
         state = inherited.state if inherited else None
         await _start_or_take_back(parts, caller, task_id, stored, state)
     return Accepted(task_id=verdict.task_id, replayed=not verdict.created)
+
+
+async def resolve(parts: Parts, caller: Principal, request: TaskRequest) -> tuple[TaskRequest, int]:
+    """Look up every name in a request that is to be filed later.
+
+    Returns:
+        The request as it can be filed, and the longest first answer, in tokens.
+
+    Raises:
+        ProblemError: 404, 422; as a submission.
+    """
+    _require_words(request)
+    request = await with_agent(parts, caller, request)
+    require_schema(request)
+    try:
+        models_of(await parts.catalogue.read(), request.route, request.model)
+    except UnknownName as unknown:
+        raise not_found(unknown.kind, known=unknown.known) from None
+    resolved = await _with_collection_ids(parts, caller, request)
+    return await with_definitions(parts, caller, resolved), _first_max_tokens(request, None)
 
 
 def _first_max_tokens(request: TaskRequest, inherited: Inherited | None) -> int:

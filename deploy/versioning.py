@@ -48,5 +48,5 @@ def workflows_of(settings: Settings) -> Sequence[type]:
     """Return the workflows a worker runs; with versioning, some may change builds midway."""
     if not settings.worker_deployment:
         return WORKFLOWS
-    upgrading = {IngestDocument: UpgradingIngestDocument}
+    upgrading: dict[type, type] = {IngestDocument: UpgradingIngestDocument}
     return [upgrading.get(each, each) for each in WORKFLOWS]

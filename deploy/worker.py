@@ -30,8 +30,9 @@ from activities.passages import Passages
 from activities.registered_tools import RegisteredTools
 from activities.registration import Registration
 from activities.router import Router
+from activities.schedules import Schedules
 from activities.tools import Tools
-from deploy.versioning import deployment_config
+from deploy.versioning import deployment_config, workflows_of
 from observability.logs import setup_logging
 from observability.metrics import start_metrics_server
 from observability.temporal import install_runtime
@@ -60,6 +61,7 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
     gateway, cache, router = Gateway(deps), Cache(deps), Router(deps)
     context, generation = Context(deps, passages), Generation(deps)
     tools, ingestion = Tools(deps, passages), Ingestion(deps, passages)
+    schedules = Schedules(deps)
     return [
         gateway.admit,
         gateway.settle,
@@ -78,6 +80,9 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         ingestion.embed,
         ingestion.publish,
         ingestion.fail,
+        schedules.file,
+        schedules.started,
+        schedules.ended,
     ]
 
 
@@ -87,7 +92,7 @@ def build_worker(client: Client, deps: Dependencies) -> Worker:
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=list(WORKFLOWS),
+        workflows=list(workflows_of(settings)),
         activities=activities(deps),
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from workflows.agent_task import AgentTask
 from workflows.ingest import IngestDocument
 from workflows.register_tools import RegisterTools
+from workflows.scheduled_task import ScheduledTask
 
 __all__ = ["PASSED_THROUGH", "WORKFLOWS"]
 
-WORKFLOWS: Sequence[type] = (AgentTask, IngestDocument, RegisterTools)
+WORKFLOWS: Sequence[type] = (AgentTask, IngestDocument, RegisterTools, ScheduledTask)
 
 #: Modules the sandbox shares with its host: reading them again for every workflow costs time and
 #: proves nothing.

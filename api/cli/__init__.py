@@ -38,6 +38,7 @@ _COMMANDS = {
     "export": ("api.cli.export", "export", "Write a task into one file that replays elsewhere."),
     "agent": ("api.cli.agents", "agents", "Apply, list and show agents that tasks can name."),
     "ingest": ("api.cli.ingest", "ingest", "Put files into a collection that tasks can search."),
+    "schedule": ("api.cli.schedules", "schedule", "Have a task asked again and again."),
     "psql": ("api.cli.psql", "psql", "Open the database, or run SQL on it, read-only."),
     "worker-version": (
         "api.cli.worker_version",

@@ -97,6 +97,10 @@ class ApiClient:
         """POST a JSON document; raises as `get` does."""
         return self._answer("POST", path, json=body, headers=dict(headers or {}))
 
+    def delete(self, path: str) -> Any:
+        """DELETE a resource; raises as `get` does."""
+        return self._answer("DELETE", path)
+
     def _answer(self, method: str, path: str, **request: Any) -> Any:
         try:
             response = self._http.request(method, path, **request)

@@ -183,7 +183,53 @@ async def _ingestion(recorder: Recorder) -> str:
     return workflow_id
 
 
+async def _scheduled(recorder: Recorder) -> str:
+    caller = recorder.caller
+    task = {"input": say("As ever."), "model": MODEL}
+    body = {"name": f"s{uuid4().hex}", "interval_seconds": 300 * 86_400, "task": task}
+    path = (
+        f"/v1/schedules/{(await caller.request('POST', '/v1/schedules', json=body)).json()['id']}"
+    )
+    await caller.request("POST", f"{path}/run")
+    while not (runs := (await caller.request("GET", path)).json()["runs"]):
+        await asyncio.sleep(0.1)
+    await caller.ended(runs[0]["task_id"])
+    schedule_id = path.rpartition("/")[2]
+    # Temporal puts the time behind it, the day first.
+    return f"scheduled-{caller.organisation_id}-{schedule_id}-{runs[0]['fire']}"
+
+
+async def _approved(recorder: Recorder) -> str:
+    """A call that waits for a person, who changes its arguments."""
+    caller = recorder.caller
+    tools = [{"name": "calculator", "must_call": True, "approval": "always"}]
+    task_id = await caller.submit(CALCULATE + say("It is 4."), model=MODEL, tools=tools)
+    path = f"/v1/tasks/{task_id}/approvals"
+    while not (asked := (await caller.request("GET", path)).json()["approvals"]):
+        await asyncio.sleep(0.05)
+    decision = {"decision": "approve", "arguments": {"expression": "2+2"}}
+    await caller.request("POST", f"{path}/{asked[0]['call_id']}", json=decision)
+    assert (await caller.ended(task_id))["status"] == "succeeded"
+    return f"task-{task_id}"
+
+
+async def _registered(recorder: Recorder) -> str:
+    """Tools of a document are registered; the workflow that reads it is what is recorded."""
+    operation = {"operationId": "time", "summary": "tells the time"}
+    document = {"openapi": "3.1.0", "paths": {"/time": {"get": operation}}}
+    body = {"name": "clock", "kind": "openapi", "document": document, "base_url": "http://clock"}
+    await recorder.caller.request("POST", "/v1/tools", json=body)
+    settings = recorder.stack.settings.model_copy(
+        update={"payload_keys": type(recorder.stack.settings.payload_keys)(PAYLOAD_KEYS)}
+    )
+    client = await Client.connect(settings.temporal_address, **connect_kwargs(settings))
+    async for found in client.list_workflows("WorkflowType = 'RegisterTools'"):
+        return found.id
+    raise AssertionError("no registration was found")
+
+
 KINDS: dict[str, Record] = {
+    "approved": _approved,
     "budget": _budget,
     "cached": _cached,
     "cancelled": _cancelled,
@@ -195,7 +241,9 @@ KINDS: dict[str, Record] = {
     "passages": _passages,
     "plain": _plain,
     "refused": _refused,
+    "registered": _registered,
     "resumed": _resumed,
+    "scheduled": _scheduled,
     "step_limit": _step_limit,
     "tools": _tools,
     "uncached": _uncached,

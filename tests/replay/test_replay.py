@@ -58,6 +58,8 @@ def test_recordings_are_of_what_their_names_say() -> None:
     assert activities["uncached"]["cache.look_up"] == 0
     assert activities["fallback"]["generation.generate"] == 2
     assert activities["ingestion"]["retrieval.publish"] == 1
+    assert activities["scheduled"]["schedules.file"] == 1
+    assert events["scheduled"]["START_CHILD_WORKFLOW_EXECUTION_INITIATED"] == 1
     for kind in ("cancelled", "cancelled_waiting"):
         assert events[kind]["WORKFLOW_EXECUTION_CANCELED"] == 1
     assert activities["output"]["generation.generate"] == 3

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 from temporalio.client import Client
+from temporalio.common import VersioningBehavior
 
 from activities.dependencies import Dependencies
 from deploy.versioning import deployment_config
@@ -50,9 +51,26 @@ async def _current(stack: RunningStack, deployment: str, build: str) -> None:
     raise AssertionError(done.stdout + done.stderr)
 
 
-async def _builds(client: Client, task_id: str) -> set[str]:
-    """Builds that made a decision of a task."""
-    history = await client.get_workflow_handle(f"task-{task_id}").fetch_history()
+async def _ingested(caller: Caller) -> str:
+    """Ingest a document; returns its workflow's id."""
+    name = f"c{uuid4().hex}"
+    await caller.request("POST", "/v1/collections", json={"name": name})
+    path = f"/v1/collections/{name}/documents"
+    body = {"external_id": "d", "text": "Some words."}
+    sent = (await caller.request("POST", path, json=body)).json()
+    while (await caller.request("GET", f"{path}/{sent['id']}")).json()["status"] != "ready":
+        await asyncio.sleep(0.1)
+    return str(sent["workflow_id"])
+
+
+async def _behaviour(client: Client, workflow_id: str) -> int:
+    told = (await client.get_workflow_handle(workflow_id).describe()).raw_description
+    return int(told.workflow_execution_info.versioning_info.behavior)
+
+
+async def _builds(client: Client, workflow_id: str) -> set[str]:
+    """Builds that made a decision of a workflow."""
+    history = await client.get_workflow_handle(workflow_id).fetch_history()
     return {
         event.workflow_task_completed_event_attributes.deployment_version.build_id
         for event in history.events
@@ -80,12 +98,16 @@ async def test_a_task_ends_on_the_build_it_began_on(stack: RunningStack, caller:
             async with working(new):
                 await _current(stack, deployment, "two")
                 second = await here.answered(LONG, model="scripted", tools=MUST, cache="off")
+                ingested = await _ingested(here)
                 last = await watcher.to_end()
         await here.http.aclose()
         told = stack.json("worker-version", "list", "--deployment", deployment)
     assert last.type == "task.succeeded"
-    assert await _builds(client, first) == {"one"}
-    assert await _builds(client, str(second["id"])) == {"two"}
+    assert await _builds(client, f"task-{first}") == {"one"}
+    assert await _builds(client, f"task-{second['id']}") == {"two"}
+    assert await _builds(client, ingested) == {"two"}
+    assert await _behaviour(client, ingested) == VersioningBehavior.AUTO_UPGRADE
+    assert await _behaviour(client, f"task-{first}") == VersioningBehavior.PINNED
     assert told["current"] == "two"
     states = {version["build"]: version["state"] for version in told["versions"]}
     assert states == {"one": "draining", "two": "current"}
@@ -111,7 +133,8 @@ def test_off_unless_named_and_never_half_named() -> None:
 async def test_without_versioning_no_decision_names_a_build(
     stack: RunningStack, caller: Caller
 ) -> None:
-    """Also of a workflow whose definition says how it would be versioned."""
+    """Also of the workflow that may change builds where there are any."""
     client = await Client.connect(stack.settings.temporal_address, **connect_kwargs(stack.settings))
     task = await caller.answered(say("as ever"), model="scripted", cache="off")
-    assert await _builds(client, str(task["id"])) == {""}
+    assert await _builds(client, await _ingested(caller)) == {""}
+    assert await _builds(client, f"task-{task['id']}") == {""}

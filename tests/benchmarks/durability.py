@@ -1,7 +1,7 @@
 """`make bench BENCH=durability`: what is lost, repeated or billed twice, and what grows.
 
 On a stack of its own, with the scripted engine behind the real Triton. The default sizes take some
-minutes; ARGS="--tasks 1000 --steps 50,500,5000" is the full size.
+minutes; ARGS="--tasks 1000 --kill-seconds 3600 --steps 50,500,5000" is the full size.
 """
 
 from __future__ import annotations
@@ -49,7 +49,14 @@ async def measure(stack: RunningStack, chosen: argparse.Namespace) -> dict[str, 
         conversation = await long_conversation(client, caller("conversation"))
         read = await cut_readers(caller("readers"), readers=chosen.readers, seed=chosen.seed)
         interrupted = await one_call_killed(stack, caller("interrupted"), books)
-        stormed = await storm(stack, caller("storm"), books, tasks=chosen.tasks, seed=chosen.seed)
+        stormed = await storm(
+            stack,
+            caller("storm"),
+            books,
+            tasks=chosen.tasks,
+            seed=chosen.seed,
+            kill_s=chosen.kill_seconds,
+        )
     headline = (
         "tasks_lost",
         "calls_repeated",
@@ -78,9 +85,12 @@ async def measure(stack: RunningStack, chosen: argparse.Namespace) -> dict[str, 
 def main() -> None:
     """Start the stack, measure, print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", type=int, default=60, help="tasks of ten calls under kills")
+    parser.add_argument("--tasks", type=int, default=40, help="tasks of ten calls under kills")
+    parser.add_argument(
+        "--kill-seconds", type=float, default=90, help="seconds in which parts are killed"
+    )
     parser.add_argument("--readers", type=int, default=200, help="readers that are cut")
-    parser.add_argument("--steps", default="50,500", help="lengths of tasks, by comma")
+    parser.add_argument("--steps", default="50,300", help="lengths of tasks, by comma")
     parser.add_argument("--seed", type=int, default=4711, help="of kills and cuts")
     chosen = parser.parse_args()
     began, load = time.monotonic(), os.getloadavg()[0]

@@ -213,21 +213,6 @@ async def _approved(recorder: Recorder) -> str:
     return f"task-{task_id}"
 
 
-async def _registered(recorder: Recorder) -> str:
-    """Tools of a document are registered; the workflow that reads it is what is recorded."""
-    operation = {"operationId": "time", "summary": "tells the time"}
-    document = {"openapi": "3.1.0", "paths": {"/time": {"get": operation}}}
-    body = {"name": "clock", "kind": "openapi", "document": document, "base_url": "http://clock"}
-    await recorder.caller.request("POST", "/v1/tools", json=body)
-    settings = recorder.stack.settings.model_copy(
-        update={"payload_keys": type(recorder.stack.settings.payload_keys)(PAYLOAD_KEYS)}
-    )
-    client = await Client.connect(settings.temporal_address, **connect_kwargs(settings))
-    async for found in client.list_workflows("WorkflowType = 'RegisterTools'"):
-        return found.id
-    raise AssertionError("no registration was found")
-
-
 KINDS: dict[str, Record] = {
     "approved": _approved,
     "budget": _budget,
@@ -241,7 +226,6 @@ KINDS: dict[str, Record] = {
     "passages": _passages,
     "plain": _plain,
     "refused": _refused,
-    "registered": _registered,
     "resumed": _resumed,
     "scheduled": _scheduled,
     "step_limit": _step_limit,

@@ -55,6 +55,8 @@ def test_recordings_are_of_what_their_names_say() -> None:
     assert activities["tools"]["tools.search"] == activities["tools"]["tools.calculator"] == 1
     assert activities["cached"]["generation.generate"] == 0
     assert activities["cached"]["gateway.settle"] == 2
+    assert activities["approved"]["approvals.request"] == 1
+    assert activities["approved"]["tools.calculator"] == 1
     assert activities["uncached"]["cache.look_up"] == 0
     assert activities["fallback"]["generation.generate"] == 2
     assert activities["ingestion"]["retrieval.publish"] == 1

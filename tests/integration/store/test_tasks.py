@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
+import pytest
 from uuid_utils.compat import uuid7
 
 from store.database import Database
+from store.errors import DatabaseBusy
 from store.tasks import (
     discard_task,
     finish_task,
@@ -107,3 +110,40 @@ async def test_of_a_long_task_the_newest_steps_that_fit_are_read(
     fewer = await load_transcript(db, org, task_id, tokens=160)
     assert [step.step for step in fewer.steps] == list(range(491, 501))
     assert fewer.omitted == 490
+
+
+async def test_a_call_admitted_while_its_task_ends_leaves_no_hold(
+    db: Database, tenant: Tenant
+) -> None:
+    """In either order: the hold is found and settled, or the call is refused; never both missed."""
+    org = tenant.organisation_id
+    ended_first = await file_task(db, tenant)
+    async with db.transaction(org) as ending:
+        await ending.execute(
+            "select finish_task(%s, %s, 'cancelled', null, null)", (org, ended_first)
+        )
+        admitting = asyncio.create_task(admit_call(db, tenant, ended_first))
+        await asyncio.sleep(0.3)
+        assert not admitting.done()
+    refused = await asyncio.gather(admitting, return_exceptions=True)
+    assert "task_cancelled" in repr(refused[0])
+    admitted_first = await file_task(db, tenant)
+    async with db.transaction(org) as admitting_now:
+        await admitting_now.execute(
+            "select admit(%s, %s, %s, %s, 1, %s, 0.001)",
+            (org, tenant.team_id, tenant.key_id, admitted_first, f"{admitted_first}:1"),
+        )
+        finishing = asyncio.create_task(finish_task(db, org, admitted_first, status="cancelled"))
+        await asyncio.sleep(0.3)
+        assert not finishing.done()
+    with pytest.raises(DatabaseBusy):
+        await finishing
+    assert await finish_task(db, org, admitted_first, status="cancelled")
+    for task_id in (ended_first, admitted_first):
+        task = await get_task(db, org, task_id)
+        assert task is not None
+        assert task.status == "cancelled"
+    held = await db.run(
+        org, "select 1 from holds where organisation_id = %s and state = 'held'", (org,)
+    )
+    assert held == []

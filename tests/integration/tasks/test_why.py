@@ -12,14 +12,17 @@ from typing import Any
 from uuid import uuid4
 
 import httpx2
-from pydantic import SecretStr
+import pytest
 from temporalio import workflow
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from typer.testing import CliRunner
 
+from api import cli
 from api.app import create_app
 from api.why_known import CODES
 from deploy.local.ports import free_port
+from settings import load_settings
 from tests.integration.running import OVERLINE, RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller, choose, say, words
@@ -225,54 +228,63 @@ async def test_temporal_down_is_told_by_what_is_up(caller: Caller, stack: Runnin
 
 def _answers(url: str) -> bool:
     try:
-        return httpx2.get(f"{url}/healthz").status_code == 200
+        return httpx2.get(f"{url}/healthz", timeout=5).status_code == 200
     except httpx2.HTTPError:
         return False
 
 
-def test_the_command_line_answers_also_when_the_api_or_its_database_is_down(
+def _overline(env: dict[str, str], *words: str) -> tuple[int, str]:
+    """Run a command of the command line in this process: another one costs seconds."""
+    load_settings.cache_clear()
+    try:
+        done = CliRunner().invoke(cli._app, list(words), env={"OVERLINE_API_URL": None, **env})
+    finally:
+        load_settings.cache_clear()
+    return done.exit_code, done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_the_command_line_steers_and_answers_also_when_the_api_or_its_database_is_down(
     stack: RunningStack,
 ) -> None:
-    done = stack.json("submit", say("hello"), "--model", MODEL, "--no-tools")
-    read = stack.json("why", done["id"])
-    assert [reason["code"] for reason in read["reasons"]] == ["ended"]
-    shown = stack.overline("why", done["id"])
-    assert "succeeded" in shown.stdout
+    env = {"OVERLINE_HOME": str(stack.folder)}
+
+    def told(*words: str) -> Any:
+        status, out = _overline(env, *words, "--json")
+        assert status == 0, out
+        return json.loads(out)
+
+    done = told("submit", say("hello"), "--model", MODEL, "--no-tools")
+    forked = told("fork", done["id"], "--from-step", "1", "--system", "Be brief.")
+    assert (forked["status"], forked["parent"]["id"]) == ("succeeded", done["id"])
+    assert told("diff", done["id"], forked["id"])["same_answer"]
+    status, shown = _overline(env, "diff", done["id"], forked["id"])
+    assert (status, "hello" in shown, "inherited" in shown) == (0, True, True)
+    assert [each["code"] for each in told("why", done["id"])["reasons"]] == ["ended"]
+    assert "succeeded" in _overline(env, "why", done["id"])[1]
+    assert _overline(env, "pause", done["id"])[0] == 1
+    slow = told("submit", say("x" * 60, pace_ms=20), "--model", MODEL, "--no-cache", "--detach")
+    assert told("pause", slow["id"])["status"] == "paused"
+    assert told("resume", slow["id"])["paused_at"] is None
 
     port = free_port()
-    env = {**stack.env, "OVERLINE_API_URL": f"http://127.0.0.1:{port}"}
-
-    def ask() -> tuple[int, Any]:
-        asked = subprocess.run(
-            [OVERLINE, "why", done["id"], "--json"],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return asked.returncode, json.loads(asked.stdout)
-
-    status, read = ask()
-    assert (status, read["reasons"][0]["code"]) == (3, "api_down")
-    gone = SecretStr(f"postgresql://x:y@127.0.0.1:{free_port()}/overline")
+    env["OVERLINE_API_URL"] = f"http://127.0.0.1:{port}"
+    status, out = _overline(env, "why", done["id"], "--json")
+    assert (status, json.loads(out)["reasons"][0]["code"]) == (3, "api_down")
+    gone = f"postgresql://x:y@127.0.0.1:{free_port()}/overline"
     serving = subprocess.Popen(
         [OVERLINE, "serve"],
-        env={
-            **env,
-            "OVERLINE_API_PORT": str(port),
-            "OVERLINE_DATABASE_URL": gone.get_secret_value(),
-        },
+        env={**stack.env, "OVERLINE_API_PORT": str(port), "OVERLINE_DATABASE_URL": gone},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not _answers(env["OVERLINE_API_URL"]):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        status, read = ask()
-        assert (status, read["reasons"][0]["code"]) == (3, "database_down")
+        status, out = _overline(env, "why", done["id"], "--json")
+        assert (status, json.loads(out)["reasons"][0]["code"]) == (3, "database_down")
     finally:
         serving.terminate()
         serving.wait(20)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -34,6 +35,9 @@ _NONCE_BYTES = 12
 # was cancelled. It says nothing, so letting it pass tells and allows nothing; refusing it would
 # stop the workflow for good.
 _SERVERS_OWN = Payload(metadata={"encoding": b"json/plain"}, data=b'"ACTIVITY_ID_NOT_STARTED"')
+
+
+_SCHEDULED = re.compile(r"(scheduled-[0-9a-f-]{36}-[0-9a-f-]{36})(?:-|$)")
 
 
 class PayloadRefused(Exception):
@@ -91,7 +95,7 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
             bound._ring = self._ring
             bound._ciphers = self._ciphers
             bound._namespace = context.namespace
-            bound._workflow_id = context.workflow_id
+            bound._workflow_id = _bound_to(context.workflow_id)
             return bound
         return self
 
@@ -155,6 +159,16 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         except (InvalidTag, ValueError):
             raise PayloadRefused("payload was changed after it was encrypted") from None
         return Payload.FromString(clear)
+
+
+def _bound_to(workflow_id: str | None) -> str | None:
+    """Return the workflow that payloads are bound to: all times of a schedule count as one.
+
+    Temporal hands the last time's result to the next one, whose id differs in its time only.
+    """
+    if workflow_id is not None and (found := _SCHEDULED.match(workflow_id)):
+        return found.group(1)
+    return workflow_id
 
 
 def _associated(key_id: str, namespace: str, workflow_id: str) -> bytes:

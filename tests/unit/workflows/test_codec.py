@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+from uuid import UUID
 
 import pytest
 from temporalio.api.common.v1 import Payload
@@ -127,3 +128,13 @@ def test_a_converter_is_bound_once_a_workflow_and_only_to_it():
     assert asyncio.run(free.decode(sealed, [str])) == ["secret"]
     with pytest.raises(PayloadRefused):
         asyncio.run(two.decode(sealed, [str]))
+
+
+def test_the_times_of_one_schedule_share_their_payloads_and_no_other_does():
+    """Temporal hands the last time's result to the next one."""
+    one, other = (f"scheduled-{UUID(int=1)}-{UUID(int=number)}" for number in (2, 3))
+    sealed = codec(workflow=f"{one}-2026-12-01T05:59:49Z").encrypt(CLEAR)
+    assert codec(workflow=f"{one}-2026-12-01T06:00:02Z").decrypt(sealed) == CLEAR
+    for stranger in (f"{other}-2026-12-01T06:00:02Z", f"task-{UUID(int=2)}"):
+        with pytest.raises(PayloadRefused):
+            codec(workflow=stranger).decrypt(sealed)

@@ -1,4 +1,4 @@
-"""Tasks that somebody ended in Temporal, past the workflow's own end: terminated, timed out.
+"""Tasks whose workflow ended past its own end: terminated, timed out, cancelled before it began.
 
 Such a workflow closed nothing: its hold would stay held, its row would stay running. Temporal is
 asked, and the rows are ended with what the journal knows.
@@ -11,7 +11,7 @@ import logging
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from temporalio.client import WorkflowExecution
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from api.parts import Parts
@@ -47,9 +47,12 @@ async def close_ended_outside(parts: Parts) -> None:
 
 def _query() -> str:
     since = (datetime.now(UTC) - _LOOK_BACK).isoformat()
+    # A workflow that is cancelled before its first line has run never runs it, and one whose
+    # input cannot be read fails there: those still say that they run.
     return (
-        'WorkflowType = "AgentTask" AND ExecutionStatus IN ("Terminated", "TimedOut") '
-        f'AND CloseTime > "{since}"'
+        f'WorkflowType = "AgentTask" AND CloseTime > "{since}" AND '
+        '(ExecutionStatus IN ("Terminated", "TimedOut") OR '
+        '(ExecutionStatus IN ("Canceled", "Failed") AND OverlineStatus = "running"))'
     )
 
 
@@ -59,15 +62,16 @@ async def _close(parts: Parts, run: WorkflowExecution) -> bool:
     if organisation is None or run.status is None:
         return True
     how = run.status.name.lower().replace("_", " ")
-    error = TaskError(code=EndedOutside.code, message=f"the workflow was {how} from outside")
+    cancelled = run.status is WorkflowExecutionStatus.CANCELED
+    error = TaskError(code=EndedOutside.code, message=f"the workflow was ended from outside: {how}")
     try:
         ended = await tasks.finish_task(
             parts.database,
             UUID(organisation),
             UUID(run.id.removeprefix("task-")),
-            status="failed",
+            status="cancelled" if cancelled else "failed",
             answer=None,
-            error=error.model_dump(mode="json"),
+            error=None if cancelled else error.model_dump(mode="json"),
         )
     except StoreError:
         return False

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from temporalio.client import Client
 
 from tests.integration.running import RunningStack
@@ -33,3 +36,27 @@ async def test_terminated_in_temporal_is_closed_and_settled(
     # The engine had stopped by itself, and what it had made is in the ledger, as waste.
     assert await books.metered(MODEL) - before == books.booked(MODEL) - booked
     assert all(row["billed_usd"] == 0 for row in books.ledger(task_id))
+
+
+async def test_cancelled_before_its_first_line_ran_is_cancelled(
+    stack: RunningStack, caller: Caller, books: Books
+) -> None:
+    """Temporal ends such a workflow without running it, so it cannot close its own row."""
+    settings = stack.settings
+    client = await Client.connect(settings.temporal_address, **connect_kwargs(settings))
+    stopped = [stack.pid(part) for part in stack.state().parts if part.startswith("worker-")]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        task_id = await caller.submit(say("never said"), model=MODEL)
+        await caller.cancel(task_id)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    ended = await caller.ended(task_id, limit_s=60)
+    assert ended["status"] == "cancelled"
+    assert books.ledger(task_id) == []
+    books.assert_nothing_held(caller.organisation_id)
+    description = await client.get_workflow_handle(f"task-{task_id}").describe()
+    assert description.status is not None
+    assert description.status.name == "CANCELED"

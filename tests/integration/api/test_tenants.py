@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from uuid_utils.compat import uuid7
 
 from store.database import Database
 from store.provision import create_key, set_key_enabled
-from tests.integration.api.conftest import Tenant, make_tenant
+from tests.integration.api.conftest import MODEL, Tenant, make_tenant
 from tests.integration.api.played import PlayedTask
 
 
@@ -44,6 +45,15 @@ async def test_another_tenants_ids_are_like_random_ones(
     )
     document = sent.json()
     new = {"external_id": "e", "text": "u"}
+    agent = (await api.post("/v1/agents", json={"name": "theirs"}, headers=tenant.headers)).json()[
+        "name"
+    ]
+    yearly = {"name": "s", "interval_seconds": 30_000_000, "task": {"input": "?", "model": MODEL}}
+    schedule = (await api.post("/v1/schedules", json=yearly, headers=tenant.headers)).json()["id"]
+    own = (await api.post("/v1/tasks", json={"input": "?"}, headers=other_tenant.headers)).json()[
+        "id"
+    ]
+    decided = {"json": {"decision": "approve"}}
     checks: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {
         ("get", "/v1/tasks/{task_id}"): ("/v1/tasks/{id}", task.id, {}),
         ("get", "/v1/tasks/{task_id}/steps"): ("/v1/tasks/{id}/steps", task.id, {}),
@@ -60,6 +70,40 @@ async def test_another_tenants_ids_are_like_random_ones(
             collection["id"],
             {},
         ),
+        ("post", "/v1/tasks/{task_id}/pause"): ("/v1/tasks/{id}/pause", task.id, {}),
+        ("post", "/v1/tasks/{task_id}/resume"): ("/v1/tasks/{id}/resume", task.id, {}),
+        ("get", "/v1/tasks/{task_id}/why"): ("/v1/tasks/{id}/why", task.id, {}),
+        ("post", "/v1/tasks/{task_id}/fork"): (
+            "/v1/tasks/{id}/fork",
+            task.id,
+            {"json": {"from_step": 1}},
+        ),
+        ("get", "/v1/tasks/{task_id}/diff/{other}"): (f"/v1/tasks/{own}/diff/{{id}}", task.id, {}),
+        ("get", "/v1/tasks/{task_id}/approvals"): ("/v1/tasks/{id}/approvals", task.id, {}),
+        ("post", "/v1/tasks/{task_id}/approvals/{call_id}"): (
+            "/v1/tasks/{id}/approvals/1",
+            task.id,
+            decided,
+        ),
+        ("get", "/v1/agents/{name}"): ("/v1/agents/{id}", agent, {}),
+        ("get", "/v1/agents/{name}/versions"): ("/v1/agents/{id}/versions", agent, {}),
+        ("post", "/v1/agents/{name}/archive"): ("/v1/agents/{id}/archive", agent, {}),
+        ("get", "/v1/schedules/{schedule_id}"): ("/v1/schedules/{id}", schedule, {}),
+        ("delete", "/v1/schedules/{schedule_id}"): ("/v1/schedules/{id}", schedule, {}),
+        ("post", "/v1/schedules/{schedule_id}/pause"): (
+            "/v1/schedules/{id}/pause",
+            schedule,
+            {},
+        ),
+        ("post", "/v1/schedules/{schedule_id}/resume"): (
+            "/v1/schedules/{id}/resume",
+            schedule,
+            {},
+        ),
+        ("post", "/v1/schedules/{schedule_id}/run"): ("/v1/schedules/{id}/run", schedule, {}),
+        # Registering needs a worker, which this suite has not: tests/integration/tasks/test_tools
+        # crosses tenants with a real registration.
+        ("delete", "/v1/tools/{registration}"): ("/v1/tools/{id}", uuid7(), {}),
     }
     described = (await api.get("/openapi.json")).json()["paths"]
     with_ids = {
@@ -156,7 +200,7 @@ async def test_a_key_does_only_what_its_scopes_say(api: httpx2.AsyncClient, admi
         for verb, operation in verbs.items():
             if not operation.get("security"):
                 continue
-            key = keys["spend" if "/tasks" in path else "tasks"]
-            url = path.replace("{task_id}", str(uuid7())).replace("{document_id}", str(uuid7()))
+            key = keys["tasks" if "/spend" in path else "spend"]
+            url = re.sub(r"\{\w+\}", str(uuid7()), path)
             response = await api.request(verb.upper(), url, headers=key.headers)
             assert (response.status_code, response.json()["code"]) == (403, "OVL-2003"), url

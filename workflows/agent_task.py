@@ -8,6 +8,7 @@ when Temporal suggests it; nothing of it is lost, because all keys are those of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -239,20 +240,23 @@ class AgentTask:
         self._mark(status)
         if self._call is not None and self._call.ended_task:
             return
-        await asyncio.shield(
-            workflow.execute_activity(
-                "gateway.close",
-                CloseInput(
-                    tenant=self._task.tenant,
-                    task_id=self._task.task_id,
-                    status=status,
-                    step=self._loop.step,
-                    error=error,
-                ),
-                summary=f"the task {status.value}",
-                **policies.MONEY,
-            )
+        closing = workflow.start_activity(
+            "gateway.close",
+            CloseInput(
+                tenant=self._task.tenant,
+                task_id=self._task.task_id,
+                status=status,
+                step=self._loop.step,
+                error=error,
+            ),
+            summary=f"the task {status.value}",
+            **policies.MONEY,
         )
+        while not closing.done():
+            # The wish to cancel may be seen before it is delivered: then it arrives here.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(closing)
+        closing.result()
 
     def _mark(self, status: TaskStatus) -> None:
         workflow.upsert_search_attributes(

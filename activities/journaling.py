@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from temporalio import activity
 
@@ -120,21 +120,12 @@ class JournalWriter:
         waited = 0.0
         while True:
             try:
-                if self._unsure is not None:
-                    await self._append()
-                kept = await journal.finish_attempt(
-                    self._db,
-                    organisation_id=self._organisation,
-                    generation_key=self._key,
-                    epoch=self._epoch,
-                    seq=self._sequence,
-                    token_ids=self._ids,
-                    text=self._text,
-                    usage=usage,
-                    outcome="succeeded",
-                    finish_reason=finish_reason,
-                    stop_reason=stop_reason,
-                    timings=AttemptTimings(
+                kept = await self._end(
+                    usage,
+                    "succeeded",
+                    finish_reason,
+                    stop_reason,
+                    AttemptTimings(
                         queue_ms=timings.queue_ms,
                         first_token_ms=timings.first_token_ms,
                         duration_ms=timings.total_ms,
@@ -163,7 +154,20 @@ class JournalWriter:
             completion_tokens=reading.completion_tokens,
             source="engine",
         )
-        await journal.finish_attempt(
+        await self._end(usage, "cancelled", "cancelled")
+
+    async def _end(
+        self,
+        usage: AttemptUsage,
+        outcome: Literal["succeeded", "cancelled"],
+        finish_reason: str,
+        stop_reason: str | None = None,
+        timings: AttemptTimings | None = None,
+    ) -> bool:
+        """Write the rest and the attempt's end; a chunk that may not be written goes first."""
+        if self._unsure is not None:
+            await self._append()
+        return await journal.finish_attempt(
             self._db,
             organisation_id=self._organisation,
             generation_key=self._key,
@@ -172,8 +176,10 @@ class JournalWriter:
             token_ids=self._ids,
             text=self._text,
             usage=usage,
-            outcome="cancelled",
-            finish_reason="cancelled",
+            outcome=outcome,
+            finish_reason=finish_reason,
+            stop_reason=stop_reason,
+            timings=timings,
         )
 
     async def _append_regularly(self) -> None:

@@ -8,7 +8,6 @@ when Temporal suggests it; nothing of it is lost, because all keys are those of 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -37,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.loop import Loop
     from workflows.output import no_answer_obeyed
     from workflows.tool_calls import ToolCalls
+    from workflows.waiting import wait_out
 
 __all__ = ["AgentTask"]
 
@@ -252,10 +252,8 @@ class AgentTask:
             summary=f"the task {status.value}",
             **policies.MONEY,
         )
-        while not closing.done():
-            # The wish to cancel may be seen before it is delivered: then it arrives here.
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(closing)
+        # The wish to cancel may be seen before it is delivered: then it arrives here.
+        await wait_out(closing)
         closing.result()
 
     def _mark(self, status: TaskStatus) -> None:

@@ -42,6 +42,7 @@ from workflows.errors import (
 from workflows.failures import describe
 from workflows.layers import Layers
 from workflows.output import MAX_REJECTIONS, no_answer_obeyed
+from workflows.waiting import wait_out
 
 __all__ = ["Answered", "ModelCall", "was_cancelled"]
 
@@ -212,14 +213,8 @@ class ModelCall:
     async def _account(self, chosen: Candidate, generation_key: str, *, patient: bool) -> None:
         """Have the lost attempts of a given-up generation counted, if the engine can be asked."""
         counting = self._layers.account(chosen, generation_key, patient=patient)
-        while not counting.done():
-            try:
-                await asyncio.shield(counting)
-            except asyncio.CancelledError:
-                continue
-            except ActivityError:
-                # The journal's own count is settled then, and marked as such.
-                return
+        # If it fails, the journal's own count is settled, and marked as such.
+        await wait_out(counting)
 
     async def _reuse(self, found: CacheAnswer) -> Answered:
         charge = await self._settle(
@@ -293,12 +288,7 @@ class ModelCall:
     async def _settle(self, settlement: SettleInput, summary: str) -> Charge:
         """Settle, even while the task is being cancelled: the workflow must not end before."""
         running = self._layers.settle(settlement, summary)
-        interrupted: asyncio.CancelledError | None = None
-        while not running.done():
-            try:
-                await asyncio.shield(running)
-            except asyncio.CancelledError as error:
-                interrupted = error
+        interrupted = await wait_out(running)
         charge = running.result()
         self.ended_task = settlement.finish is not None
         # A call that ended its task was in time; any other one must not be followed by a next.

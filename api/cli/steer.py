@@ -14,14 +14,13 @@ from api.cli.client import ApiClient, ApiRefusal, ApiUnreachable
 from api.cli.render import (
     UNREACHABLE,
     called,
-    complaints,
     console,
     friendly,
     money,
     print_json,
     seconds,
 )
-from api.cli.watch import follow
+from api.cli.watch import follow_accepted
 from settings import load_settings
 
 __all__ = ["diff", "fork", "pause", "resume", "why"]
@@ -89,15 +88,7 @@ def fork(
     headers = {"Idempotency-Key": idempotency_key or str(uuid7())}
     with friendly(as_json), ApiClient(load_settings()) as api:
         accepted = api.post(f"/v1/tasks/{task}/fork", body, headers)
-        if detach:
-            if as_json:
-                print_json(accepted)
-            else:
-                console.print(accepted["id"])
-            return
-        if not as_json:
-            complaints.print(f"[dim]task {accepted['id']} · {accepted['links']['web_ui']}[/dim]")
-        succeeded = follow(api, accepted["id"], as_json=as_json)
+        succeeded = follow_accepted(api, accepted, detach=detach, as_json=as_json)
     if not succeeded:
         raise typer.Exit(1)
 

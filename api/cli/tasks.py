@@ -15,8 +15,8 @@ from uuid_utils.compat import uuid7
 
 from api.cli.agents import read_document
 from api.cli.client import ApiClient
-from api.cli.render import complaints, console, fail, friendly, money, print_json
-from api.cli.watch import follow
+from api.cli.render import console, fail, friendly, money, print_json
+from api.cli.watch import follow_accepted
 from settings import load_settings
 
 __all__ = ["cancel", "submit", "tasks"]
@@ -106,15 +106,7 @@ def submit(
     key = idempotency_key or str(uuid7())
     with friendly(as_json), ApiClient(load_settings()) as api:
         accepted = api.post("/v1/tasks", body, {"Idempotency-Key": key})
-        if detach:
-            if as_json:
-                print_json(accepted)
-            else:
-                console.print(accepted["id"])
-            return
-        if not as_json:
-            complaints.print(f"[dim]task {accepted['id']} · {accepted['links']['web_ui']}[/dim]")
-        succeeded = follow(api, accepted["id"], as_json=as_json)
+        succeeded = follow_accepted(api, accepted, detach=detach, as_json=as_json)
     if not succeeded:
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ from api.cli.client import ApiClient, TaskEvent
 from api.cli.render import called, complaints, console, friendly, print_json, steps_table
 from settings import load_settings
 
-__all__ = ["follow", "show_result", "watch"]
+__all__ = ["follow", "follow_accepted", "show_result", "watch"]
 
 
 def watch(
@@ -57,6 +57,31 @@ def follow(api: ApiClient, task: UUID | str, *, as_json: bool, after: str | None
             screen.show(event)
     screen.end()
     return show_result(api, task, as_json=as_json)
+
+
+def follow_accepted(
+    api: ApiClient, accepted: dict[str, Any], *, detach: bool, as_json: bool
+) -> bool:
+    """Show a task that was just accepted to its end, or, detached, only say which one it is.
+
+    Args:
+        api: The API.
+        accepted: What the API answered to the request.
+        detach: Do not wait for it.
+        as_json: One JSON object on stdout, and nothing else.
+
+    Returns:
+        Whether it succeeded; True when nobody waited for it.
+    """
+    if detach:
+        if as_json:
+            print_json(accepted)
+        else:
+            console.print(accepted["id"])
+        return True
+    if not as_json:
+        complaints.print(f"[dim]task {accepted['id']} · {accepted['links']['web_ui']}[/dim]")
+    return follow(api, accepted["id"], as_json=as_json)
 
 
 def show_result(api: ApiClient, task: UUID | str, *, as_json: bool) -> bool:

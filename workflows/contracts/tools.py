@@ -1,0 +1,90 @@
+"""Tool calls and registrations, across the border."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from pydantic import Field, JsonValue
+
+from workflows.contracts.base import Sha256, ToolName, Wire
+from workflows.contracts.request import ToolUse
+from workflows.contracts.task import Call, Tenant
+
+__all__ = [
+    "REGISTERED_CALL_MAX_TOKENS",
+    "TOOL_CALL_MAX_TOKENS",
+    "ApprovalInput",
+    "RegisterInput",
+    "Registered",
+    "ToolCall",
+    "ToolInput",
+    "ToolOutput",
+    "tool_call_tokens",
+]
+
+# A tool choice is one small JSON object; more tokens than this is a model that rambles.
+TOOL_CALL_MAX_TOKENS = 128
+
+
+# Arguments of a registered tool are as long as its schema lets them be.
+REGISTERED_CALL_MAX_TOKENS = 512
+
+
+class ToolCall(Wire):
+    """A tool the model chose, with arguments that obey the tool's schema."""
+
+    name: ToolName
+    arguments: dict[str, JsonValue]
+
+
+def tool_call_tokens(tools: tuple[ToolUse, ...]) -> int:
+    """Return how long the choice among some tools may get, in tokens."""
+    registered = any(tool.definition for tool in tools)
+    return REGISTERED_CALL_MAX_TOKENS if registered else TOOL_CALL_MAX_TOKENS
+
+
+class ToolInput(Call):
+    """Run one tool call."""
+
+    call_id: str
+    tool_call: ToolCall
+    collections: tuple[UUID, ...]
+    definition: Sha256 | None = Field(
+        default=None, description="Of a registered tool, which definition."
+    )
+    approval: bool = Field(
+        default=False, description="A person decides; their word is on the approval's row."
+    )
+    timeout_seconds: int = 30
+    max_attempts: int = 3
+
+
+class ApprovalInput(Call):
+    """Ask people whether a tool call may be made."""
+
+    call_id: str
+    tool_call: ToolCall
+
+
+class ToolOutput(Wire):
+    """What a tool answered; the text itself is on the step's row."""
+
+    ok: bool
+    digest: str
+    chars: int
+    preview: str = Field(default="", description="First characters, for people who read histories.")
+    pending: bool = Field(default=False, description="Nobody has decided yet; nothing was done.")
+
+
+class RegisterInput(Wire):
+    """Input of `RegisterTools`; the registration itself is a blob of the tenant's."""
+
+    tenant: Tenant
+    request: Sha256
+
+
+class Registered(Wire):
+    """Which tools a registration has."""
+
+    source: str
+    tools: tuple[ToolName, ...]

@@ -1,0 +1,2 @@
+-- Tasks of tasks: sub-agents and maps.
+select 1;

@@ -1,0 +1,2 @@
+-- Messages to a running task, and sessions.
+select 1;

@@ -1,0 +1,2 @@
+-- Several tool calls in one step.
+select 1;

@@ -1,0 +1,2 @@
+-- What large payloads are kept for, and until when.
+select 1;

@@ -1,0 +1,2 @@
+-- Whose turn it is at the engine.
+select 1;

@@ -1,0 +1,2 @@
+-- What reviews and cases found.
+select 1;

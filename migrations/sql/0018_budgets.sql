@@ -1,0 +1,2 @@
+-- Budgets by period, of everything that can spend.
+select 1;

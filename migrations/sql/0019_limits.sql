@@ -1,0 +1,2 @@
+-- Requests, tokens and calls at once, exact across processes.
+select 1;

@@ -1,0 +1,2 @@
+-- Engines that speak OpenAI's protocol.
+select 1;

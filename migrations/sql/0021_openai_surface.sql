@@ -1,0 +1,2 @@
+-- What the OpenAI-compatible routes keep.
+select 1;

@@ -1,0 +1,2 @@
+-- Policies, and what they decided.
+select 1;

@@ -1,0 +1,2 @@
+-- Calls that start without a workflow.
+select 1;

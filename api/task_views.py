@@ -222,12 +222,16 @@ class Cancellation(View):
 class StreamEvent(View):
     """Data of one server-sent event; its `id` field is `step:seq`, its `event` field `type`."""
 
-    seq: int = Field(description="Place in the task's one ordered stream, from 1.", ge=1)
+    seq: int = Field(
+        description="Place in the task's one ordered stream, from 1; 0 of a `gap`, which has none.",
+        ge=0,
+    )
     step: int = Field(description="Step it belongs to; 0: the task itself.", ge=0)
     type: str = Field(
         description="`text` for tokens, `step.started`, `step.completed`, `tool.completed`, "
         "`reset`, `task.accepted` and others; `task.succeeded`, `task.failed` and "
-        "`task.cancelled` end the stream."
+        "`task.cancelled` end the stream. `gap`: the `Last-Event-ID` was none of this task's, and "
+        "the stream begins anew."
     )
     at: datetime = Field(description="When it happened, RFC 3339 in UTC.")
     payload: dict[str, Any] = Field(description="Facts of this type of event.")

@@ -117,6 +117,8 @@ class _Screen:
             self._note(f"step {event.step}")
         elif event.type == "reset":
             self._note(f"step {event.step} starts again: {payload.get('reason', '')}")
+        elif event.type == "gap":
+            self._note(f"no event of this task is {payload.get('unknown')}: all of it again")
         elif event.type == "step.completed" and payload.get("tool_call"):
             self._note(f"step {event.step} · {called(payload['tool_call'])}")
         elif event.type == "tool.completed" and not payload.get("ok"):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -21,9 +23,11 @@ from api.feeds import Feed, Item
 from api.openapi import answers
 from api.parts import Parts
 from api.problems import not_found
+from api.task_views import StreamEvent
 from observability.metrics import sse_reader
 from store import tasks
 from store.errors import DatabaseUnavailable
+from store.events import read_events
 
 __all__ = ["router"]
 
@@ -43,20 +47,20 @@ async def _visible_task(task_id: UUID, caller: Caller, parts: PartsOf) -> tasks.
     return task
 
 
-@router.get(
-    "/v1/tasks/{task_id}/events",
-    response_class=EventSourceResponse,
-    responses=answers(404)
-    | {
-        200: {
-            "description": "Server-sent events. `id` is `step:seq`: send the last one seen as "
-            "`Last-Event-ID` to go on after it. `event` is the type, `data` a `StreamEvent`. "
-            "The stream ends after the task's last event."
-        }
-    },
-    summary="Watch a task",
-)
-async def stream_events(
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a reader goes on.
+
+    Attributes:
+        after: Number of the last event it has; 0: it begins.
+        unknown: The id it came with, when that is none of the task's.
+    """
+
+    after: int = 0
+    unknown: str | None = None
+
+
+async def _place(
     task: Annotated[tasks.Task, Depends(_visible_task)],
     caller: Caller,
     parts: PartsOf,
@@ -66,14 +70,58 @@ async def stream_events(
             alias="Last-Event-ID",
             pattern=r"^[0-9]{1,9}:[0-9]{1,18}$",
             description="Id of the last event seen (`step:seq`); without it the stream begins "
-            "with the task's first event.",
+            "with the task's first event. One that is not the task's is answered with the event "
+            "`gap`, and the stream begins with the first one.",
         ),
     ] = None,
+) -> _Place:
+    """Dependency: where to go on. An id of another stream must not pass for a place in this one."""
+    step, _, seq = (last_event_id or "0:0").partition(":")
+    after = int(seq)
+    if after == 0:
+        return _Place()
+    seen = await read_events(
+        parts.database, caller.organisation_id, task.task_id, after=after - 1, limit=1
+    )
+    if seen and (seen[0].seq, seen[0].step or 0) == (after, int(step)):
+        return _Place(after)
+    return _Place(unknown=last_event_id)
+
+
+def _gap(unknown: str) -> ServerSentEvent:
+    """Say that what the reader has is not this stream's, and that all of it comes now."""
+    data = StreamEvent(
+        seq=0, step=0, type="gap", at=datetime.now(UTC), payload={"unknown": unknown}
+    )
+    return ServerSentEvent(id="0:0", event="gap", raw_data=data.model_dump_json())
+
+
+@router.get(
+    "/v1/tasks/{task_id}/events",
+    response_class=EventSourceResponse,
+    responses=answers(404)
+    | {
+        200: {
+            "description": "Server-sent events. `id` is `step:seq`: send the last one seen as "
+            "`Last-Event-ID` to go on after it. `event` is the type, `data` a `StreamEvent`. "
+            "`gap` comes first when that id is none of this task's: forget what you have. "
+            "The stream ends after the task's last event."
+        }
+    },
+    summary="Watch a task",
+)
+async def stream_events(
+    task: Annotated[tasks.Task, Depends(_visible_task)],
+    caller: Caller,
+    parts: PartsOf,
+    place: Annotated[_Place, Depends(_place)],
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream a task's events from its first, or from where the reader left off, to its last."""
-    after = int(last_event_id.partition(":")[2]) if last_event_id else 0
+    after = place.after
     # Says at once that the stream is open, and how soon to come back should it break.
     yield ServerSentEvent(comment="open", retry=_RECONNECT_MS)
+    if place.unknown is not None:
+        yield _gap(place.unknown)
     with sse_reader():
         async with parts.feeds.of(caller.organisation_id, task.task_id) as feed:
             while (items := await _next(parts, feed, after)) is not None:

@@ -125,6 +125,31 @@ async def test_a_bad_last_event_id_is_a_422(
     assert response.json()["errors"][0]["in"] == "header"
 
 
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("unknown", ["0:999999", "7:3", "1:1"])
+async def test_a_cursor_that_is_not_this_streams_gets_an_explicit_gap_and_all_of_it(
+    api: httpx2.AsyncClient, db: Database, tenant: Tenant, unknown: str, finished: bool
+) -> None:
+    """An unknown cursor neither waits for ever nor passes over events in silence."""
+    task = await (await PlayedTask(db, tenant).accept()).begin()
+    for word in WORDS[:3]:
+        await task.say(word)
+    if finished:
+        await task.end()
+    came: list[tuple[str, str, dict[str, Any]]] = []
+    async with asyncio.timeout(10):
+        async for event in _stream(api, task, tenant, after=unknown):
+            came.append(event)
+            if event[2]["seq"] == 3 and not finished:
+                await task.end()
+    (id_, kind, data), *rest = came
+    assert (id_, kind, data["seq"], data["payload"]) == ("0:0", "gap", 0, {"unknown": unknown})
+    assert [event[2]["seq"] for event in rest] == list(range(1, len(rest) + 1))
+    assert rest[-1][1] == "task.succeeded"
+    # The gap's own id is a place, too: the beginning.
+    assert [event async for event in _stream(api, task, tenant, after="0:0")] == rest
+
+
 async def test_a_stopping_process_lets_its_readers_go(
     settings: Settings, db: Database, tenant: Tenant
 ) -> None:

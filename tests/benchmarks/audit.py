@@ -31,15 +31,16 @@ select c.call_key, c.step,
 
 # Of each task that ran at a kill: how long until something of it was written again.
 _RECOVERIES = """
-with kills as (select to_timestamp(k) as at from unnest(%s::float8[]) k),
+with kills as (select to_timestamp(k) as at, part
+                 from unnest(%s::float8[], %s::text[]) as killed (k, part)),
      happened as (
         select task_id, at from task_events where task_id = any (%s)
         union all select task_id, at from token_chunks where task_id = any (%s))
-select extract(epoch from min(h.at) - k.at)::float8 as seconds
+select k.part, extract(epoch from min(h.at) - k.at)::float8 as seconds
   from kills k
   join tasks t on t.task_id = any (%s) and t.started_at < k.at and t.finished_at > k.at
   join happened h on h.task_id = t.task_id and h.at > k.at
- group by k.at, t.task_id
+ group by k.at, k.part, t.task_id
 """
 
 
@@ -48,10 +49,20 @@ def calls(books: Books, task_ids: Sequence[str]) -> list[dict[str, Any]]:
     return books.rows(_CALLS, [UUID(task_id) for task_id in task_ids])
 
 
-def recoveries(books: Books, task_ids: Sequence[str], kills: Sequence[float]) -> list[float]:
-    """Return the seconds to progress of every task at every kill (Unix seconds)."""
+def recoveries(
+    books: Books, task_ids: Sequence[str], kills: Sequence[tuple[float, str]]
+) -> list[tuple[str, float]]:
+    """Return the part and the seconds to progress, of every task at every kill.
+
+    Args:
+        books: Where to look.
+        task_ids: The tasks.
+        kills: When (Unix seconds), and of which part.
+    """
     ids = [UUID(task_id) for task_id in task_ids]
-    return [row["seconds"] for row in books.rows(_RECOVERIES, list(kills), ids, ids, ids)]
+    at, parts = [at for at, _ in kills], [part for _, part in kills]
+    rows = books.rows(_RECOVERIES, at, parts, ids, ids, ids)
+    return [(row["part"], row["seconds"]) for row in rows]
 
 
 async def ledger_minus_engine(books: Books, model: str) -> int:

@@ -8,11 +8,12 @@ from typing import Any
 from temporalio.client import Client
 
 from tests.benchmarks.audit import history_bytes, quantiles
+from tests.benchmarks.limits import Cut, Limit
 from tests.benchmarks.progress import say as show
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller
 from tests.integration.tasks.histories import runs_of, size_of
-from tests.integration.tasks.long import MODEL, WINDOW_TOKENS, counting
+from tests.integration.tasks.long import MODEL, counting
 
 __all__ = ["growth", "long_conversation"]
 
@@ -23,9 +24,12 @@ CONVERSATION_TOKENS = 200_000
 # The most a request takes, and the window of the scripted engine holds 131,072 tokens.
 MESSAGES = 400
 
+# A step from its beginning to the next one's: the chain, the tool and the workflow in between.
 _MILLISECONDS = """
-select extract(epoch from ended_at - started_at)::float8 * 1000 as ms from steps
- where task_id = %s::uuid and step > %s - %s and step < %s
+select step, extract(epoch from lead(started_at) over (order by step) - started_at)::float8 * 1000
+           as whole,
+       extract(epoch from ended_at - started_at)::float8 * 1000 as chain
+  from steps where task_id = %s::uuid order by step
 """
 
 _ROWS = """
@@ -43,32 +47,67 @@ select sum(n)::int as n from (
 
 
 async def growth(
-    client: Client, caller: Caller, books: Books, sizes: tuple[int, ...]
-) -> dict[str, Any]:
-    """Run a task of each size, and return what one of its last calls cost."""
-    found: dict[str, Any] = {}
+    client: Client,
+    caller: Caller,
+    books: Books,
+    *,
+    sizes: tuple[int, ...],
+    limit: Limit,
+    found: dict[str, Any],
+) -> None:
+    """Run a task of each size, and note what one of its last calls cost.
+
+    Raises:
+        Cut: The time was up; the sizes that were reached are noted, and how far the last one was.
+    """
     for steps in sizes:
         task_id = await caller.submit(**counting(steps, "Counted."))
-        while (task := await caller.task(task_id))["finished_at"] is None:
-            show(f"growth: {task['steps']} of {steps + 1} steps")
-            await asyncio.sleep(1)
-        assert task["status"] == "succeeded", task
-        runs = await runs_of(client, f"task-{task_id}")
-        took = books.rows(_MILLISECONDS, task_id, steps, LAST, steps + 1)
-        (rows,) = books.rows(_ROWS.replace("%(id)s", "%s"), *([task_id] * _ROWS.count("%(id)s")))
-        found[str(steps)] = {
-            "ms_of_the_last": quantiles([row["ms"] for row in took], 1),
-            "events": round(sum(len(run.events) for run in runs) / (steps + 1), 1),
-            "history_bytes": round(sum(size_of(run) for run in runs) / (steps + 1)),
-            "postgres_rows": round(rows["n"] / (steps + 1), 2),
-            "runs": len(runs),
-            "largest_run_bytes": max(size_of(run) for run in runs),
-        }
-    return {"window_tokens": WINDOW_TOKENS, "per_call_at": found}
+        cut: Cut | None = None
+        try:
+            await _ended(caller, task_id, steps + 1, limit, f"growth of {steps} steps")
+        except Cut as error:
+            # What it did is as true as if it had been asked for no more.
+            cut = error
+        found[str(steps)] = await _cost_of_a_call(client, books, task_id)
+        if cut is not None:
+            raise cut
 
 
-async def long_conversation(client: Client, caller: Caller) -> dict[str, Any]:
-    """Run 100 calls over a conversation of 200,000 tokens; returns the sizes of its history."""
+async def _ended(caller: Caller, task_id: str, calls: int, limit: Limit, what: str) -> None:
+    while (task := await caller.task(task_id))["finished_at"] is None:
+        stands = f"{what}: {task['steps']} of {calls} calls"
+        show(stands)
+        limit.check(stands)
+        await asyncio.sleep(1)
+    assert task["status"] == "succeeded", task
+
+
+async def _cost_of_a_call(client: Client, books: Books, task_id: str) -> dict[str, Any]:
+    runs = await runs_of(client, f"task-{task_id}")
+    took = [row for row in books.rows(_MILLISECONDS, task_id) if row["whole"] is not None]
+    (rows,) = books.rows(_ROWS.replace("%(id)s", "%s"), *([task_id] * _ROWS.count("%(id)s")))
+    calls = len(took) + 1
+    return {
+        "calls": calls,
+        "ms_of_the_first": quantiles([row["whole"] for row in took[1 : LAST + 1]], 1),
+        "ms_of_the_last": quantiles([row["whole"] for row in took[-LAST:]], 1),
+        "ms_of_the_last_chain": quantiles([row["chain"] for row in took[-LAST:]], 1),
+        "events": round(sum(len(run.events) for run in runs) / calls, 1),
+        "history_bytes": round(sum(size_of(run) for run in runs) / calls),
+        "postgres_rows": round(rows["n"] / calls, 2),
+        "runs": len(runs),
+        "largest_run_bytes": max(size_of(run) for run in runs),
+    }
+
+
+async def long_conversation(
+    client: Client, caller: Caller, *, limit: Limit, found: dict[str, Any]
+) -> None:
+    """Run 100 calls over a conversation of 200,000 tokens; notes the sizes of its history.
+
+    Raises:
+        Cut: The time was up; the history is that of the calls until then.
+    """
     request = counting(CONVERSATION_CALLS - 1, "Read.")
     # Of the scripted engine a token is a byte.
     line = "x" * (CONVERSATION_TOKENS // MESSAGES)
@@ -80,17 +119,17 @@ async def long_conversation(client: Client, caller: Caller) -> dict[str, Any]:
     request["messages"] = [*earlier, {"role": "user", "content": question}]
     del request["limits"]["max_prompt_tokens"]
     task_id = await caller.submit(**request)
-    while (task := await caller.task(task_id))["finished_at"] is None:
-        show(f"conversation: {task['steps']} of {CONVERSATION_CALLS} calls")
-        await asyncio.sleep(1)
-    assert task["status"] == "succeeded", task
-    sizes = await history_bytes(client, task_id)
-    return {
-        "model": MODEL,
-        "calls": task["steps"],
-        "conversation_tokens": CONVERSATION_TOKENS,
-        "prompt_tokens_sent": task["prompt_tokens"],
-        "runs": len(sizes),
-        "history_bytes": sum(sizes),
-        "history_bytes_max": max(sizes),
-    }
+    try:
+        await _ended(caller, task_id, CONVERSATION_CALLS, limit, "conversation")
+    finally:
+        task = await caller.task(task_id)
+        sizes = await history_bytes(client, task_id)
+        found |= {
+            "model": MODEL,
+            "calls": task["steps"],
+            "conversation_tokens": CONVERSATION_TOKENS,
+            "prompt_tokens_sent": task["prompt_tokens"],
+            "runs": len(sizes),
+            "history_bytes": sum(sizes),
+            "history_bytes_max": max(sizes),
+        }

@@ -17,7 +17,17 @@ import httpx2
 
 from store.provision import create_key, create_organisation, create_team
 
-__all__ = ["Caller", "Event", "Refused", "Watcher", "say", "words"]
+__all__ = [
+    "PAUSE_S",
+    "Caller",
+    "Event",
+    "Refused",
+    "Unavailable",
+    "Watcher",
+    "choose",
+    "say",
+    "words",
+]
 
 FINAL = frozenset({"task.succeeded", "task.failed", "task.cancelled"})
 PAUSE_S = 0.1
@@ -191,17 +201,22 @@ class Caller:
             raise Refused(response)
         return response
 
-    async def submit(self, question: str | None = None, **fields: Any) -> str:
+    async def submit(
+        self, question: str | None = None, *, limit_s: float = 60, **fields: Any
+    ) -> str:
         """Submit a task; an idempotency key makes the repeats of it one."""
         body = ({} if question is None else {"input": question}) | fields
         headers = {"Idempotency-Key": str(uuid4())}
-        accepted = await self.request("POST", "/v1/tasks", json=body, headers=headers)
+        accepted = await self.request(
+            "POST", "/v1/tasks", limit_s=limit_s, json=body, headers=headers
+        )
         return str(accepted.json()["id"])
 
-    async def task(self, task_id: str) -> dict[str, Any]:
+    async def task(self, task_id: str, *, limit_s: float = 60) -> dict[str, Any]:
         """Read a task."""
-        read: dict[str, Any] = (await self.request("GET", f"/v1/tasks/{task_id}")).json()
-        return read
+        read = await self.request("GET", f"/v1/tasks/{task_id}", limit_s=limit_s)
+        found: dict[str, Any] = read.json()
+        return found
 
     async def steps(self, task_id: str) -> list[dict[str, Any]]:
         """Read a task's steps."""

@@ -78,6 +78,7 @@ class UnstartedTask:
     task_id: UUID
     route: str
     input: dict[str, Any]
+    kind: str
     user: str | None
     tags: dict[str, str]
     created_at: datetime

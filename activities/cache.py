@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import rfc8785
+from pydantic import JsonValue
 from temporalio import activity
 
 from activities.dependencies import Dependencies
@@ -12,7 +13,7 @@ from activities.failures import typed_failures
 from activities.transcript import PROMPT_FORMAT
 from observability.metrics import record_cache
 from store import cache
-from workflows.contracts import INLINE_ANSWER_CHARS, CacheAnswer, LookUpInput, ToolCall
+from workflows.contracts import INLINE_ANSWER_CHARS, CacheAnswer, LookUpInput, ToolCall, Turn
 from workflows.transcript import digest_of
 
 __all__ = ["Cache", "cache_key"]
@@ -32,7 +33,7 @@ def cache_key(call: LookUpInput) -> str:
             "organisation": str(call.tenant.organisation_id),
             "prompt_format": PROMPT_FORMAT,
             "transcript": call.transcript_digest,
-            "turn": call.turn.model_dump(mode="json"),
+            "turn": _turn(call.turn),
             "route": plan.route,
             "model": plan.model,
             "tools": [tool.name for tool in plan.tools],
@@ -57,6 +58,14 @@ def cache_key(call: LookUpInput) -> str:
     return hashlib.sha256(canonical).hexdigest()
 
 
+def _turn(turn: Turn) -> dict[str, JsonValue]:
+    """What a turn is for; a choice of one call is keyed as when there was no other."""
+    told: dict[str, JsonValue] = turn.model_dump(mode="json")
+    if turn.parallel == 1:
+        del told["parallel"]
+    return told
+
+
 class Cache:
     """The exact cache."""
 
@@ -74,6 +83,7 @@ class Cache:
         record_cache(hit is not None)
         if hit is None:
             return CacheAnswer(key=key)
+        chosen = hit.tool_call
         return CacheAnswer(
             key=key,
             hit=hit.id,
@@ -82,5 +92,8 @@ class Cache:
             digest=digest_of(hit.text),
             chars=len(hit.text),
             finish_reason=hit.finish_reason,
-            tool_call=ToolCall.model_validate(hit.tool_call) if hit.tool_call else None,
+            tool_call=ToolCall.model_validate(chosen) if isinstance(chosen, dict) else None,
+            tool_calls=(
+                tuple(map(ToolCall.model_validate, chosen)) if isinstance(chosen, list) else ()
+            ),
         )

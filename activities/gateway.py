@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from temporalio import activity
 
@@ -81,7 +81,7 @@ class Gateway:
                     else None
                 ),
                 provenance=[part.model_dump(mode="json") for part in call.parts] or None,
-                tool_call=call.tool_call.model_dump(mode="json") if call.tool_call else None,
+                tool_call=_chosen(call),
                 finish_reason=call.finish_reason,
                 cache_write=(
                     money.CacheWrite(key=call.cache_key, collections=list(call.collections))
@@ -125,6 +125,13 @@ class Gateway:
             answer=None,
             error=task.error.model_dump(mode="json") if task.error else None,
         )
+
+
+def _chosen(call: SettleInput) -> dict[str, Any] | list[dict[str, Any]] | None:
+    """Return what the step chose, as its row has it: a list where it could choose several."""
+    if call.tool_calls:
+        return [chosen.model_dump(mode="json") for chosen in call.tool_calls]
+    return call.tool_call.model_dump(mode="json") if call.tool_call else None
 
 
 def _final(status: TaskStatus) -> Literal["succeeded", "failed", "cancelled"]:

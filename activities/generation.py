@@ -12,7 +12,7 @@ from activities.failures import typed_failures
 from activities.heartbeats import heartbeats
 from activities.journaling import Ended, JournalWriter
 from activities.lost_attempts import LostAttempts, reading_after_end
-from activities.toolbox import Registered, choice_grammar, parse_choice
+from activities.toolbox import Registered, choice_grammar, parse_choice, parse_choices
 from inference.client import TritonClient
 from inference.errors import EngineError, EngineUnavailable, RequestRefused
 from inference.json_schema import objection
@@ -256,6 +256,7 @@ class Generation:
                     call.turn.tools,
                     may_answer=call.turn.may_answer,
                     registered=await self._registered(call),
+                    parallel=call.turn.parallel,
                 )
                 if choosing
                 else None
@@ -276,7 +277,8 @@ class Generation:
         schema: str | None,
         timings: Timings | None,
     ) -> Generated:
-        text = ended.text
+        text, turn = ended.text, call.turn
+        registered = await self._registered(call) if turn.purpose == "tool_call" else {}
         return Generated(
             model=call.chosen.model,
             finish_reason=ended.finish_reason,
@@ -288,12 +290,17 @@ class Generation:
             digest=digest_of(text),
             chars=len(text),
             answer=(
-                text if call.turn.purpose == "answer" and len(text) <= INLINE_ANSWER_CHARS else None
+                text if turn.purpose == "answer" and len(text) <= INLINE_ANSWER_CHARS else None
             ),
             tool_call=(
-                parse_choice(text, call.turn.tools, await self._registered(call))
-                if call.turn.purpose == "tool_call"
+                parse_choice(text, turn.tools, registered)
+                if turn.purpose == "tool_call" and turn.parallel == 1
                 else None
+            ),
+            tool_calls=(
+                parse_choices(text, turn.tools, registered, parallel=turn.parallel)
+                if turn.parallel > 1
+                else ()
             ),
             epoch=begun.epoch,
             resumed_tokens=len(begun.generated_ids),

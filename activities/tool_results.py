@@ -88,6 +88,7 @@ class ToolResults:
             error=None if answer.ok else text,
             started_at=began,
             ended_at=datetime.now(UTC),
+            place=call.place,
         )
         return _output(text, answer.ok)
 

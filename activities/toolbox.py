@@ -11,7 +11,7 @@ from inference.json_grammar import schema_grammar
 from store.tool_registry import ToolRecord
 from workflows.contracts import ToolCall, ToolName
 
-__all__ = ["Registered", "choice_grammar", "describe_tools", "parse_choice"]
+__all__ = ["Registered", "choice_grammar", "describe_tools", "parse_choice", "parse_choices"]
 
 Registered = Mapping[ToolName, ToolRecord]
 
@@ -23,13 +23,23 @@ _NONE: Registered = {}
 
 
 def describe_tools(
-    tools: Sequence[ToolName], *, may_answer: bool, registered: Registered = _NONE
+    tools: Sequence[ToolName],
+    *,
+    may_answer: bool,
+    registered: Registered = _NONE,
+    parallel: int = 1,
 ) -> str:
-    """Return the instruction that asks a model to choose among tools."""
+    """Return the instruction that asks a model to choose among tools, up to `parallel` calls."""
     lines = [f'- "{name}": {_description(name, registered)}' for name in tools]
     if may_answer:
         lines.append(f'- "{ANSWER}": no tool is needed any more')
-    return "Choose the next tool for the question.\n" + "\n".join(lines) + "\nReply with JSON."
+    listed = "\n".join(lines)
+    if parallel == 1:
+        return f"Choose the next tool for the question.\n{listed}\nReply with JSON."
+    return (
+        f"Choose the next tools for the question, up to {parallel} calls that can be made at the "
+        f"same time.\n{listed}\nReply with a JSON list."
+    )
 
 
 def _description(name: ToolName, registered: Registered) -> str:
@@ -41,16 +51,31 @@ def _description(name: ToolName, registered: Registered) -> str:
 
 
 def choice_grammar(
-    tools: Sequence[ToolName], *, may_answer: bool, registered: Registered = _NONE
+    tools: Sequence[ToolName],
+    *,
+    may_answer: bool,
+    registered: Registered = _NONE,
+    parallel: int = 1,
 ) -> str:
-    """Return the grammar (GBNF) that a choice must obey."""
+    """Return the grammar (GBNF) that a choice must obey.
+
+    Where several calls may be chosen, it is a list of calls, or of the choice to answer alone: the
+    model has named no tool before it must decide between the two.
+    """
     ours = [name for name in tools if name in BUILT_IN]
     others = [registered[name] for name in tools if name not in BUILT_IN]
-    options = [*ours, *(["registered"] if others else []), *([ANSWER] if may_answer else [])]
+    calls = [*ours, *(["registered"] if others else [])]
+    answer = [ANSWER] if may_answer else []
     rules = "".join(BUILT_IN[name].rule for name in ours) + (_ANSWER_RULE if may_answer else "")
     if others:
         rules += _grammar_of(others)
-    return f"root ::= {' | '.join(options)}\n{rules}"
+    if parallel == 1:
+        return f"root ::= {' | '.join(calls + answer)}\n{rules}"
+    several = f'call ("," " "? call){{0,{parallel - 1}}}'
+    return (
+        f'root ::= "[" ({" | ".join([several, *answer])}) "]"\n'
+        f"call ::= {' | '.join(calls)}\n{rules}"
+    )
 
 
 def _grammar_of(tools: Sequence[ToolRecord]) -> str:
@@ -86,9 +111,31 @@ def parse_choice(
         tokens): the loop then goes on to the answer.
     """
     try:
-        choice = json.loads(text)
+        return _call(json.loads(text), tools, registered)
     except (ValueError, RecursionError):
         return None
+
+
+def parse_choices(
+    text: str, tools: Sequence[ToolName], registered: Registered = _NONE, *, parallel: int
+) -> tuple[ToolCall, ...]:
+    """Read a choice of up to `parallel` calls; one call that is no list counts as one, too.
+
+    Returns:
+        The calls in their order. None are the choice to answer, or no valid choice.
+    """
+    try:
+        choices = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    read = [
+        _call(choice, tools, registered)
+        for choice in (choices if isinstance(choices, list) else [choices])
+    ]
+    return tuple(call for call in read if call is not None)[:parallel]
+
+
+def _call(choice: object, tools: Sequence[ToolName], registered: Registered) -> ToolCall | None:
     if not isinstance(choice, dict):
         return None
     name = next((tool for tool in tools if tool == choice.get("tool")), None)

@@ -5,13 +5,14 @@ A tool result and the call it answers are one unit, so that trimming cannot part
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from activities.output import instruction, quoted, repair
 from activities.toolbox import Registered, describe_tools
 from inference.templates import ChatMessage
+from store.step_calls import ChosenCall
 from store.tasks import StepRecord, Transcript
 from workflows.contracts import Turn
 
@@ -22,6 +23,8 @@ __all__ = ["PROMPT_FORMAT", "Unit", "conversation_units", "newest_question"]
 PROMPT_FORMAT = 3
 
 _NONE: Registered = {}
+_UNANSWERED = "no answer"
+_TOO_OFTEN = "not called: this tool may be called no more often"
 
 Kind = Literal["system", "passage", "message", "tool_result"]
 
@@ -76,7 +79,7 @@ def conversation_units(
         for number, message in enumerate(earlier, start=1)
     )
     units.extend(passages)
-    results = [_result(record) for record in transcript.steps if record.tool_call]
+    results = list(_results(transcript.steps))
     units.extend(results)
     units.append(
         Unit(
@@ -125,7 +128,10 @@ def _rejected(transcript: Transcript, turn: Turn) -> list[Unit]:
 def _instruction(turn: Turn, results: bool, request: dict[str, Any], registered: Registered) -> str:
     if turn.purpose == "tool_call":
         return "\n\n" + describe_tools(
-            turn.tools, may_answer=turn.may_answer, registered=registered
+            turn.tools,
+            may_answer=turn.may_answer,
+            registered=registered,
+            parallel=turn.parallel,
         )
     schema = request.get("output_schema")
     return ("\n\nUse the results above to answer." if results else "") + (
@@ -133,21 +139,39 @@ def _instruction(turn: Turn, results: bool, request: dict[str, Any], registered:
     )
 
 
-def _result(record: StepRecord) -> Unit:
+def _results(steps: Sequence[StepRecord]) -> Iterator[Unit]:
+    """What tools answered, in the order of the steps and of their choices."""
+    asked: list[tuple[str, dict[str, Any]]] = []
+    for record in steps:
+        first = True
+        for call in record.calls:
+            known = (call.name, call.arguments) in asked
+            asked.append((call.name, call.arguments))
+            if call.place is None:
+                told = call.result if call.result is not None else _UNANSWERED
+                yield _result(record.step, call, told)
+            elif call.result is not None or not known:
+                told = call.result if call.result is not None else _TOO_OFTEN
+                yield _result(record.step, call, told, also=not first)
+                first = False
+
+
+def _result(step: int, call: ChosenCall, told: str, *, also: bool = False) -> Unit:
     """A tool's answer together with the call it answers: one message, which nothing can part."""
-    assert record.tool_call is not None
-    name = str(record.tool_call["name"])
-    asked = ", ".join(str(value) for value in record.tool_call["arguments"].values())
-    answered = record.tool_result if record.tool_result is not None else "no answer"
+    asked = ", ".join(str(value) for value in call.arguments.values())
+    content = f"({asked}) {told}"
     return Unit(
         messages=(
             (
                 "tool_result",
-                f"step {record.step}",
-                ChatMessage(role="tool", name=name, content=f"({asked}) {answered}"),
+                f"step {step}" if call.place is None else f"step {step}, call {call.place}",
+                # What was asked for at the same time is told apart from what came of it.
+                ChatMessage(
+                    role="tool", name=call.name, content=f"also {content}" if also else content
+                ),
             ),
         ),
-        rank=3.0 + record.step,
+        rank=3.0 + step + (call.place or 0) / 100,
     )
 
 

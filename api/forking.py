@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 from uuid import UUID
 
 from pydantic import Field, ValidationError, model_validator
@@ -30,7 +29,7 @@ from workflows.contracts import (
     Tenant,
     ToolCall,
 )
-from workflows.inheritance import CannotInherit, PastStep, inherit
+from workflows.inheritance import CannotInherit, PastCall, PastStep, inherit
 from workflows.output import schema_text
 from workflows.planning import plan_task
 
@@ -77,6 +76,13 @@ class ForkRequest(Asked):
         description="Takes the place of what the tool of the step before `from_step` answered. "
         "Characters.",
     )
+    tool_call_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=500,
+        description="Where that step called several tools: which call `tool_result` answers, by "
+        "its `id` in the step's `chosen_calls`.",
+    )
     sampling: Sampling | None = Field(
         default=None, description="The fields of it that are given take the place of the parent's."
     )
@@ -90,11 +96,13 @@ class ForkRequest(Asked):
             raise ValueError("give either prompt or messages")
         if self.messages is not None and self.messages[-1].role != "user":
             raise ValueError("the last message must come from the user")
+        if self.tool_call_id is not None and self.tool_result is None:
+            raise ValueError("tool_call_id goes with tool_result")
         return self
 
     def changed(self) -> tuple[str, ...]:
         """Names of what is different this time."""
-        said = self.model_dump(exclude={"from_step"}, exclude_none=True)
+        said = self.model_dump(exclude={"from_step", "tool_call_id"}, exclude_none=True)
         return tuple(said)
 
 
@@ -161,7 +169,7 @@ def inheritance(
 
     Raises:
         ProblemError: There is no such step to go on from (422, `/from_step`), or no tool result
-            to replace (422, `/tool_result`).
+            to replace (422, `/tool_result`), or not which of several (422, `/tool_call_id`).
     """
     before = [step for step in steps if step.step < wanted.from_step]
     unfinished = next((step.step for step in before if step.status not in _FINISHED), None)
@@ -177,12 +185,13 @@ def inheritance(
         )
     schema = schema_text(request.output_schema) if request.output_schema is not None else None
     past = [_past(step, schema) for step in before]
+    place: int | None = None
     if wanted.tool_result is not None:
-        if not past or past[-1].tool_call is None:
-            raise invalid(
-                "/tool_result", "no_tool_call", "The step before `from_step` called no tool."
-            )
-        past[-1] = replace(past[-1], tool_result=wanted.tool_result)
+        number = _replaced(before, wanted.tool_call_id)
+        calls = list(past[-1].calls)
+        calls[number] = replace(calls[number], result=wanted.tool_result)
+        past[-1] = replace(past[-1], calls=tuple(calls))
+        place = calls[number].place
     # The id is of no matter here: neither digest nor plan depends on it.
     task = plan_task(parent_task_id, tenant, _without_collections(request))
     try:
@@ -191,8 +200,8 @@ def inheritance(
         words = (
             f"Step {error.step} is the answer: no step follows it."
             if error.why == "answered"
-            else f"The tool that step {error.step} called has not answered; fork from that step, "
-            "or give its `tool_result`."
+            else f"A tool that step {error.step} called has not answered; fork from that step, or "
+            "give its `tool_result`."
         )
         code = "no_such_step" if error.why == "answered" else "not_finished"
         raise _no_such_step(code, words) from None
@@ -203,7 +212,32 @@ def inheritance(
         state=state,
         next_turn=turn,
         tool_result=wanted.tool_result,
+        tool_place=place,
     )
+
+
+def _replaced(before: Sequence[tasks.StepDetail], call_id: str | None) -> int:
+    """Return which of the last step's calls gets another result, from 0."""
+    chosen = before[-1].chosen if before else []
+    if not chosen:
+        raise invalid("/tool_result", "no_tool_call", "The step before `from_step` called no tool.")
+    made = [call.call_id for call in chosen if call.call_id is not None]
+    if chosen[0].place is None and call_id is None:
+        return 0
+    if call_id is None and len(made) == 1:
+        call_id = made[0]
+    if call_id is None:
+        raise invalid(
+            "/tool_call_id",
+            "missing",
+            "The step before `from_step` called several tools: say which call is meant, one of "
+            f"{', '.join(made)}.",
+        )
+    if call_id not in made:
+        raise invalid(
+            "/tool_call_id", "no_tool_call", "The step before `from_step` made no call of that id."
+        )
+    return next(n for n, call in enumerate(chosen) if call.call_id == call_id)
 
 
 def _no_such_step(code: str, words: str) -> ProblemError:
@@ -211,12 +245,15 @@ def _no_such_step(code: str, words: str) -> ProblemError:
 
 
 def _past(step: tasks.StepDetail, schema: str | None) -> PastStep:
-    call: dict[str, Any] | None = step.tool_call
     return PastStep(
         text=step.text or "",
         model=step.model or "",
-        tool_call=None if call is None else ToolCall.model_validate(call),
-        tool_result=step.tool_result,
+        calls=tuple(
+            PastCall(
+                ToolCall(name=call.name, arguments=call.arguments), call.result, place=call.place
+            )
+            for call in step.chosen
+        ),
         rejected=(
             objection(schema, step.text or "", step.finish_reason or "stop") if schema else None
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -12,6 +12,7 @@ from api.task_views import ToolChoice, Usd, View
 from workflows.contracts import TaskStatus
 
 __all__ = [
+    "DiffCall",
     "DiffSide",
     "DiffTotals",
     "Steering",
@@ -33,6 +34,14 @@ class Steering(View):
     detail: str = Field(description="The same in words.")
 
 
+class DiffCall(View):
+    """One of several tool calls of a step; its id is the task's own, and so none of it."""
+
+    name: str = Field(description="The tool.")
+    arguments: dict[str, Any] = Field(description="Its arguments.")
+    result: str | None = Field(description="What the model was told.")
+
+
 class DiffSide(View):
     """A step of one of two tasks that are compared."""
 
@@ -42,6 +51,9 @@ class DiffSide(View):
     text: str | None = Field(description="What the model said.")
     tool_call: ToolChoice | None = Field(description="The tool the model chose.")
     tool_result: str | None = Field(description="What the tool answered.")
+    chosen_calls: tuple[DiffCall, ...] = Field(
+        default=(), description="Where the model could choose several tools at once: all of them."
+    )
     prompt_tokens: int = Field(description="Prompt tokens billed, in tokens.", ge=0)
     completion_tokens: int = Field(description="Output tokens billed, in tokens.", ge=0)
     cost_usd: Usd = Field(description="Billed, in USD.")
@@ -56,7 +68,7 @@ class StepDiff(View):
         description="`same`: model, text, tool call and tool result are equal."
     )
     differs: tuple[str, ...] = Field(
-        description="Which of status, model, text, tool_call and tool_result differ."
+        description="Which of status, model, text, tool_call, tool_result and chosen_calls differ."
     )
     left: DiffSide | None = Field(description="The step in the task of the path.")
     right: DiffSide | None = Field(description="The step in the other task.")

@@ -33,7 +33,7 @@ from store.identity import Principal
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from workflows import errors
 from workflows.contracts import LoopState, TaskRequest, Tenant, Turn
-from workflows.planning import headline, plan_task
+from workflows.planning import first_turn, headline, plan_task
 
 __all__ = ["Accepted", "Inherited", "resolve", "submit", "sweep_unstarted"]
 
@@ -66,6 +66,7 @@ class Inherited:
         state: Where its loop starts.
         next_turn: What its first call is for.
         tool_result: Takes the place of what the last inherited step's tool answered.
+        tool_place: Which of its tools, from 1, where it called several.
     """
 
     parent_task_id: UUID
@@ -74,6 +75,7 @@ class Inherited:
     state: LoopState
     next_turn: Turn
     tool_result: str | None
+    tool_place: int | None = None
 
 
 async def submit(
@@ -136,6 +138,7 @@ async def submit(
             changed=list(inherited.changed),
             state=inherited.state.model_dump(mode="json"),
             tool_result=inherited.tool_result,
+            tool_place=inherited.tool_place,
         )
     if isinstance(verdict, money.Refusal):
         record_refusal(verdict.code, verdict.scope)
@@ -175,9 +178,9 @@ async def resolve(parts: Parts, caller: Principal, request: TaskRequest) -> tupl
 def _first_max_tokens(request: TaskRequest, inherited: Inherited | None) -> int:
     """Longest answer of the task's first call, in tokens."""
     wanted = request.sampling.max_tokens
-    chooses = inherited.next_turn.purpose == "tool_call" if inherited else bool(request.tools)
-    longest = max_choice_tokens(request.tools)
-    return min(wanted, longest) if chooses else wanted
+    turn = inherited.next_turn if inherited else first_turn(request)
+    longest = max_choice_tokens(request.tools, turn.parallel)
+    return min(wanted, longest) if turn.purpose == "tool_call" else wanted
 
 
 def _require_words(request: TaskRequest) -> None:
@@ -212,6 +215,8 @@ def _digest(stored: Mapping[str, Any], inherited: Inherited | None) -> str:
     if inherited is not None:
         parent = str(inherited.parent_task_id)
         said = [stored, parent, inherited.from_step, inherited.tool_result]
+        if inherited.tool_place is not None:
+            said.append(inherited.tool_place)
     canonical = json.dumps(said, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
-from api.steering_views import DiffSide, DiffTotals, StepDiff, TaskDiff
+from api.steering_views import DiffCall, DiffSide, DiffTotals, StepDiff, TaskDiff
 from api.task_projection import step_view
 from api.task_views import StepView
 from store import tasks
@@ -13,7 +13,7 @@ from workflows.contracts import TaskStatus
 
 __all__ = ["compare"]
 
-_SAID = ("model", "text", "tool_call", "tool_result")
+_SAID = ("model", "text", "tool_call", "tool_result", "chosen_calls")
 
 
 def compare(
@@ -82,7 +82,13 @@ def _cost(side: DiffSide | None) -> Decimal:
 
 
 def _side(step: StepView) -> DiffSide:
-    return DiffSide(**{name: getattr(step, name) for name in DiffSide.model_fields})
+    told = {name: getattr(step, name) for name in DiffSide.model_fields}
+    # The only call of a step is its `tool_call`.
+    several = () if step.tool_call is not None else step.chosen_calls
+    told["chosen_calls"] = tuple(
+        DiffCall(name=call.name, arguments=call.arguments, result=call.result) for call in several
+    )
+    return DiffSide(**told)
 
 
 def _totals(task: tasks.Task, steps: Sequence[tasks.StepDetail]) -> DiffTotals:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from api.orchestrator import task_workflow_id, web_ui_url
 from api.task_views import (
+    ChosenCallView,
     Failure,
     ForkView,
     ModelCallView,
@@ -112,9 +113,7 @@ def _failure(error: Mapping[str, Any]) -> Failure:
     )
 
 
-def _tool_choice(chosen: Mapping[str, Any] | None) -> ToolChoice | None:
-    if chosen is None:
-        return None
+def _tool_choice(chosen: Mapping[str, Any]) -> ToolChoice:
     return ToolChoice(
         name=str(chosen.get("name", "")), arguments=dict(chosen.get("arguments") or {})
     )
@@ -135,8 +134,9 @@ def step_view(step: tasks.StepDetail) -> StepView:
         model=step.model,
         cached=step.status == "cached",
         text=step.text,
-        tool_call=_tool_choice(step.tool_call),
+        tool_call=_tool_choice(step.tool_call) if isinstance(step.tool_call, dict) else None,
         tool_result=step.tool_result,
+        chosen_calls=tuple(_chosen_call(call, step.tool_calls) for call in step.chosen),
         finish_reason=step.finish_reason,
         decision=step.decision,
         provenance=step.provenance,
@@ -173,8 +173,25 @@ def _model_call(call: tasks.CallRecord) -> ModelCallView:
     )
 
 
+def _chosen_call(
+    call: tasks.ChosenCall, attempts: Sequence[tasks.ToolCallRecord]
+) -> ChosenCallView:
+    # The only call of a step is known by its attempts: they are the step's.
+    own = [each for each in attempts if call.place is None or each.call_id == call.call_id]
+    last = own[-1] if own else None
+    return ChosenCallView(
+        id=last.call_id if last else call.call_id,
+        name=call.name,
+        arguments=call.arguments,
+        ok=last.ok if last else call.ok,
+        result=call.result,
+        duration_ms=_milliseconds(own[0].started_at, own[-1].ended_at) if own else None,
+    )
+
+
 def _tool_call(call: tasks.ToolCallRecord) -> ToolCallView:
     return ToolCallView(
+        id=call.call_id,
         name=call.name,
         attempt=call.attempt,
         arguments=call.arguments,

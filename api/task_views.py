@@ -13,6 +13,7 @@ from workflows.contracts import TaskStatus
 
 __all__ = [
     "Cancellation",
+    "ChosenCallView",
     "Failure",
     "ForkView",
     "ModelCallView",
@@ -161,6 +162,7 @@ class ModelCallView(View):
 class ToolCallView(View):
     """One attempt of a tool call."""
 
+    id: str = Field(description="Id of the call, the same for every attempt.")
     name: str = Field(description="The tool.")
     attempt: int = Field(description="Attempt, from 1.")
     arguments: dict[str, Any] = Field(description="Arguments the model chose.")
@@ -168,6 +170,19 @@ class ToolCallView(View):
     result: str | None = Field(description="What it answered.")
     error: str | None = Field(description="Why it did not.")
     duration_ms: float | None = Field(description="Time of the attempt, in milliseconds.")
+
+
+class ChosenCallView(View):
+    """A tool call that a step's model chose."""
+
+    id: str | None = Field(description="Id of the call; none: it was not made.")
+    name: str = Field(description="The tool.")
+    arguments: dict[str, Any] = Field(description="Its arguments, as its schema has them.")
+    ok: bool | None = Field(description="Whether the tool answered; none: not, or not yet, made.")
+    result: str | None = Field(description="What the model was told.")
+    duration_ms: float | None = Field(
+        description="From the first attempt to the end of the last one, in milliseconds."
+    )
 
 
 class StepView(View):
@@ -181,8 +196,13 @@ class StepView(View):
     model: str | None = Field(description="Model that answered.")
     cached: bool = Field(description="Whether the answer came from Overline's cache.")
     text: str | None = Field(description="What the model said.")
-    tool_call: ToolChoice | None = Field(description="The tool the model chose.")
-    tool_result: str | None = Field(description="What the tool answered.")
+    tool_call: ToolChoice | None = Field(
+        description="The tool the model chose; none where it could choose several at once."
+    )
+    tool_result: str | None = Field(description="What that tool answered.")
+    chosen_calls: tuple[ChosenCallView, ...] = Field(
+        default=(), description="All tool calls the model chose, in its order."
+    )
     finish_reason: str | None = Field(description="stop, length or cancelled.")
     decision: dict[str, Any] | None = Field(
         description="The router's decision: candidates in order, each with its reason."
@@ -199,7 +219,7 @@ class StepView(View):
     finished_at: datetime | None = Field(description="When it ended, RFC 3339 in UTC.")
     duration_ms: float | None = Field(description="Time of the step, in milliseconds.")
     model_calls: tuple[ModelCallView, ...] = Field(description="Its rows of the ledger.")
-    tool_calls: tuple[ToolCallView, ...] = Field(description="Its tool calls.")
+    tool_calls: tuple[ToolCallView, ...] = Field(description="Every attempt of its tool calls.")
 
 
 class StepList(View):

@@ -16,21 +16,20 @@ from store.tool_registry import ToolRecord
 from workflows import errors
 from workflows.contracts import (
     BUILT_IN_TOOLS,
-    REGISTERED_CALL_MAX_TOKENS,
-    TOOL_CALL_MAX_TOKENS,
     Approval,
     ApprovalWhen,
     TaskRequest,
     ToolUse,
+    choice_tokens,
 )
 
 __all__ = ["max_choice_tokens", "stricter", "with_definitions"]
 
 
-def max_choice_tokens(tools: Sequence[ToolUse]) -> int:
+def max_choice_tokens(tools: Sequence[ToolUse], parallel: int = 1) -> int:
     """Return how long the first choice among tools may get, in tokens."""
-    built_in = all(tool.name in BUILT_IN_TOOLS for tool in tools)
-    return TOOL_CALL_MAX_TOKENS if built_in else REGISTERED_CALL_MAX_TOKENS
+    registered = any(tool.name not in BUILT_IN_TOOLS for tool in tools)
+    return choice_tokens(registered=registered, parallel=parallel)
 
 
 async def with_definitions(parts: Parts, caller: Principal, request: TaskRequest) -> TaskRequest:

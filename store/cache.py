@@ -32,12 +32,13 @@ class CacheHit:
     """A stored answer that still holds.
 
     Attributes:
+        tool_call: what was chosen; a list where several calls could be.
         saved_usd: what the call that produced it was billed.
     """
 
     id: UUID
     text: str
-    tool_call: dict[str, Any] | None
+    tool_call: dict[str, Any] | list[dict[str, Any]] | None
     finish_reason: str
     model: str
     prompt_tokens: int

@@ -54,6 +54,7 @@ async def fork_task(
     changed: list[str],
     state: dict[str, Any] | None,
     tool_result: str | None,
+    tool_place: int | None = None,
 ) -> Submitted | Refusal:
     """Files a task with the finished steps of its parent, in one round trip.
 
@@ -62,13 +63,14 @@ async def fork_task(
         changed: names of what the caller changed.
         state: where the loop starts; None for the beginning.
         tool_result: takes the place of what the tool of the last inherited step answered.
+        tool_place: which of its tools, from 1, where it may call several.
 
     The other arguments, and what is raised, are those of `store.tasks.submit_task`.
     """
     rows = await db.call(
         principal.organisation_id,
         "fork_task",
-        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s",
+        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s, %s",
         (
             principal.team_id,
             principal.key_id,
@@ -86,6 +88,7 @@ async def fork_task(
             changed,
             jsonb(state),
             storable_or_none(tool_result),
+            tool_place,
         ),
     )
     row = rows[0]

@@ -73,6 +73,7 @@ class Settlement:
         provenance: where each part of the prompt came from, kept on the step.
         text: the answer; None takes it from the journal of `generation_key`, or from the cache
             entry. Likewise `tool_call` and `finish_reason` of a cached answer.
+        tool_call: what the step chose; a list where it could choose several calls.
         cache_hit: id of the cache entry that answered (`outcome` is `cached`).
         finish: set when the task ends with this call.
     """
@@ -86,7 +87,7 @@ class Settlement:
     decision: dict[str, Any] | None = None
     provenance: list[Any] | None = None
     text: str | None = None
-    tool_call: dict[str, Any] | None = None
+    tool_call: dict[str, Any] | list[dict[str, Any]] | None = None
     finish_reason: str | None = None
     cache_write: CacheWrite | None = None
     cache_hit: UUID | None = None

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from store.database import Database, Row
 from store.errors import NotFound
+from store.step_calls import ChosenCall, chosen_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,7 @@ class StepRecord:
 
     step: int
     text: str
-    tool_call: dict[str, Any] | None
-    tool_result: str | None
+    calls: list[ChosenCall]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,13 @@ class ToolCallRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepDetail:
-    """A step with everything that happened in it."""
+    """A step with everything that happened in it.
+
+    Attributes:
+        tool_call: what it chose; a list where it may choose several calls.
+        tool_result: what the tool answered, where there can be one call only.
+        tool_results: what the tools answered, by place; see `chosen`.
+    """
 
     step: int
     call_key: str
@@ -133,8 +139,9 @@ class StepDetail:
     decision: dict[str, Any] | None
     provenance: list[Any] | None
     text: str | None
-    tool_call: dict[str, Any] | None
+    tool_call: dict[str, Any] | list[dict[str, Any]] | None
     tool_result: str | None
+    tool_results: dict[str, dict[str, Any]] | None
     finish_reason: str | None
     prompt_tokens: int
     completion_tokens: int
@@ -147,6 +154,11 @@ class StepDetail:
     inherited: bool
     calls: list[CallRecord]
     tool_calls: list[ToolCallRecord]
+
+    @property
+    def chosen(self) -> list[ChosenCall]:
+        """The tool calls it chose, in their order."""
+        return chosen_calls(self.tool_call, self.tool_result, self.tool_results)
 
 
 def _columns(record: type, without: tuple[str, ...] = ()) -> str:
@@ -243,10 +255,11 @@ _BYTES_OF_A_TOKEN = 16
 # Newest first, until what is read is more than a window can take: what is read for a call does not
 # grow with the length of its task.
 _STEPS_THAT_FIT = """
-select step, text, tool_call, tool_result
-  from (select n.*, sum(octet_length(coalesce(tool_result, text)))
+select step, text, tool_call, tool_result, tool_results
+  from (select n.*, sum(octet_length(coalesce(tool_result, tool_results::text, text)))
                     over (order by step desc rows unbounded preceding) as so_far
-          from (select step, coalesce(text, '') as text, tool_call, tool_result from steps
+          from (select step, coalesce(text, '') as text, tool_call, tool_result, tool_results
+                  from steps
                  where organisation_id = %s and task_id = %s
                    and status in ('succeeded', 'cached')
                  order by step desc limit %s) n) read
@@ -280,10 +293,11 @@ async def load_transcript(
     )
     if not tasks:
         raise NotFound("no such task")
+    omitted = steps[0]["step"] - 1 if steps else 0
     return Transcript(
         tasks[0]["input"],
-        [StepRecord(**row) for row in steps],
-        omitted=steps[0]["step"] - 1 if steps else 0,
+        [StepRecord(row.pop("step"), row.pop("text"), chosen_calls(**row)) for row in steps],
+        omitted=omitted,
     )
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 from store.database import Database
 from store.identity import Principal
 from store.refusals import Refusal, refusal_from_row
+from store.step_calls import ChosenCall
 from store.task_reads import (
     CallRecord,
     StepDetail,
@@ -32,6 +33,7 @@ from store.text import jsonb, storable_or_none
 
 __all__ = [
     "CallRecord",
+    "ChosenCall",
     "StepDetail",
     "StepRecord",
     "Submitted",

@@ -25,12 +25,14 @@ async def record_tool_call(
     error: str | None,
     started_at: datetime,
     ended_at: datetime,
+    place: int | None = None,
 ) -> bool:
     """Keeps one attempt, stores its result on the step and files `tool.completed`, once.
 
     Args:
         result_text: what the model will read; a failure's words too.
         error: what went wrong, in words; None when it went well.
+        place: which of the step's calls, from 1, where it may have several.
 
     Returns:
         False when this attempt was recorded before; the first record stands.
@@ -41,7 +43,7 @@ async def record_tool_call(
     rows = await db.call(
         organisation_id,
         "record_tool_call",
-        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
+        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
         (
             task_id,
             step,
@@ -54,6 +56,7 @@ async def record_tool_call(
             None if error is None else jsonb({"message": error}),
             started_at,
             ended_at,
+            place,
         ),
     )
     return bool(rows[0]["f"])

@@ -1,4 +1,4 @@
-"""`AgentTask`: the agent's loop. One turn is a step; a step is one model call and its tool call.
+"""`AgentTask`: the agent's loop. One turn is a step; a step is one model call and its tool calls.
 
 The workflow keeps digests and counters, never texts: what was said is in Postgres, under the
 task's id, and every activity reads it there. A long task goes on in a new run between two steps,
@@ -136,7 +136,7 @@ class AgentTask:
                 max_tokens=(
                     plan.sampling.max_tokens
                     if turn.purpose == "answer"
-                    else tool_call_tokens(plan.tools)
+                    else tool_call_tokens(plan.tools, turn.parallel)
                 ),
                 out_of_time=self._out_of_time,
             )
@@ -157,9 +157,11 @@ class AgentTask:
             if workflow.cancellation_reason() is not None:
                 # The call was at its end when the wish to cancel arrived, and swallowed it.
                 raise asyncio.CancelledError
-            wanted = loop.wants(answered.tool_call)
-            if wanted is not None:
-                await self._use_tool(wanted)
+            wanted = loop.wants(answered.tool_calls)
+            if wanted and turn.parallel > 1:
+                await self._use_tools(wanted)
+            elif wanted:
+                await self._use_tool(wanted[0][1])
 
     async def _between_steps(self) -> None:
         """Wait while paused, keep the limits, and start a new run when this one is long."""
@@ -208,6 +210,14 @@ class AgentTask:
     async def _use_tool(self, call: ToolCall) -> None:
         output = await self._tools.make(self._loop.step, call)
         self._loop.heard(call.name, digest=output.digest, chars=output.chars, ok=output.ok)
+        self._show()
+
+    async def _use_tools(self, calls: list[tuple[int, ToolCall]]) -> None:
+        """Make several calls at once; what they answered is heard in the order of the choice."""
+        for place, call, output in await self._tools.make_all(self._loop.step, calls):
+            self._loop.heard(
+                call.name, digest=output.digest, chars=output.chars, ok=output.ok, place=place
+            )
         self._show()
 
     def _seconds_left(self) -> float | None:

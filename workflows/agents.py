@@ -34,6 +34,12 @@ class AgentSpec(Asked):
         default=None, description="Use exactly this registered model instead of the route's rules."
     )
     tools: tuple[ToolUse, ...] = Field(default=(), max_length=16, description="Tools it may call.")
+    parallel_tool_calls: int = Field(
+        default=1,
+        ge=1,
+        le=16,
+        description="How many tool calls it may ask for in one step; they are made at once.",
+    )
     collections: tuple[Name, ...] = Field(
         default=(), max_length=16, description="Names or ids of collections to retrieve from."
     )

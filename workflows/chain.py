@@ -75,7 +75,7 @@ class Answered(BaseModel):
     answer: str | None
     digest: str
     chars: int
-    tool_call: ToolCall | None
+    tool_calls: tuple[ToolCall, ...]
     usage: Usage
     charge: Charge
     invalid: str | None = None
@@ -159,7 +159,7 @@ class ModelCall:
                 answer=generated.answer,
                 digest=generated.digest,
                 chars=generated.chars,
-                tool_call=generated.tool_call,
+                tool_calls=_chosen(generated),
                 usage=generated.usage,
                 charge=charge,
                 invalid=generated.invalid,
@@ -224,10 +224,11 @@ class ModelCall:
                 model=found.model,
                 finish_reason=found.finish_reason,
                 tool_call=found.tool_call,
+                tool_calls=found.tool_calls,
                 cache_hit=found.hit,
                 finish=self._finish(),
             ),
-            f"answered by the cache, for nothing; {self._what(found.tool_call)}",
+            f"answered by the cache, for nothing; {self._what(_chosen(found))}",
         )
         return Answered(
             model=found.model or "",
@@ -235,7 +236,7 @@ class ModelCall:
             answer=found.answer,
             digest=found.digest,
             chars=found.chars,
-            tool_call=found.tool_call,
+            tool_calls=_chosen(found),
             usage=Usage(),
             charge=charge,
         )
@@ -257,6 +258,7 @@ class ModelCall:
                 generation_key=prompt.generation_key,
                 finish_reason=generated.finish_reason,
                 tool_call=generated.tool_call,
+                tool_calls=generated.tool_calls,
                 decision=decision,
                 # An answer that nobody may have is none to keep.
                 cache_key=found.key if generated.invalid is None else None,
@@ -265,7 +267,7 @@ class ModelCall:
                 error=self._invalid(generated.invalid),
             ),
             f"{chosen.model}: prompt {used.prompt_tokens} tokens, {used.completion_tokens} made, "
-            + self._what(generated.tool_call),
+            + self._what(_chosen(generated)),
         )
 
     async def _settle_failure(self, error: BaseException) -> None:
@@ -312,10 +314,15 @@ class ModelCall:
     def _tries_left(self) -> bool:
         return len(self._turn.rejected) < MAX_REJECTIONS
 
-    def _what(self, tool_call: ToolCall | None) -> str:
-        if tool_call is not None:
-            return f"calls {tool_call.name}"
+    def _what(self, calls: tuple[ToolCall, ...]) -> str:
+        if calls:
+            return f"calls {', '.join(call.name for call in calls)}"
         return "no tools needed" if self._turn.purpose == "tool_call" else "answers"
+
+
+def _chosen(said: Generated | CacheAnswer) -> tuple[ToolCall, ...]:
+    """Return the tool calls of a turn, whether it may choose one or several."""
+    return said.tool_calls or ((said.tool_call,) if said.tool_call else ())
 
 
 def _forget(*handles: workflow.ActivityHandle[Any] | None) -> None:

@@ -10,7 +10,21 @@ from workflows.contracts import LoopState, TaskInput, ToolCall, Turn, Usage
 from workflows.loop import Loop
 from workflows.transcript import digest_of
 
-__all__ = ["CannotInherit", "PastStep", "inherit"]
+__all__ = ["CannotInherit", "PastCall", "PastStep", "inherit"]
+
+
+@dataclass(frozen=True)
+class PastCall:
+    """A tool call that a finished step chose.
+
+    Attributes:
+        place: Which of its calls, from 1; None where a step has one at most.
+        result: What the tool answered; None if it has not, or was not called.
+    """
+
+    call: ToolCall
+    result: str | None = None
+    place: int | None = None
 
 
 @dataclass(frozen=True)
@@ -18,13 +32,13 @@ class PastStep:
     """What a finished step said and learned, as its row has it.
 
     Attributes:
+        calls: The tool calls it chose, all of them, in their order.
         rejected: If it was an answer: why it did not obey the schema it had to; None if it did.
     """
 
     text: str
     model: str
-    tool_call: ToolCall | None = None
-    tool_result: str | None = None
+    calls: tuple[PastCall, ...] = ()
     rejected: str | None = None
 
 
@@ -72,17 +86,17 @@ def inherit(task: TaskInput, steps: Sequence[PastStep]) -> tuple[LoopState, Turn
                 raise CannotInherit(loop.step, "answered")
             loop.rejected(step.rejected)
             continue
-        wanted = loop.wants(step.tool_call)
-        if wanted is None:
-            continue
-        if step.tool_result is None:
-            raise CannotInherit(loop.step, "tool_unanswered")
-        loop.heard(
-            wanted.name,
-            digest=digest_of(step.tool_result),
-            chars=len(step.tool_result),
-            ok=True,
-        )
+        made = [step.calls[n - 1] for n, _ in loop.wants([past.call for past in step.calls])]
+        for past in made:
+            if past.result is None:
+                raise CannotInherit(loop.step, "tool_unanswered")
+            loop.heard(
+                past.call.name,
+                digest=digest_of(past.result),
+                chars=len(past.result),
+                ok=True,
+                place=past.place,
+            )
     state = loop.state(paused=False, started_at=None)
     lines = (f"steps 1 to {loop.step} inherited",) if steps else ()
     return state.model_copy(update={"lines": lines}), loop.next_turn()

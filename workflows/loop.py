@@ -65,12 +65,22 @@ class Loop:
         left = [tool for tool in self._plan.tools if self._calls.get(tool.name, 0) < tool.max_calls]
         owed = [tool for tool in left if tool.must_call and not self._calls.get(tool.name)]
         if owed:
-            return _choice(owed, may_answer=False)
+            return self._choice(owed, may_answer=False)
         # When every tool is owed once, calling them was all there was to choose.
         free = [tool for tool in left if not tool.must_call]
         if self._chose_to_answer or not free:
             return Turn(purpose="answer", rejected=self._rejected)
-        return _choice(free, may_answer=True)
+        return self._choice(free, may_answer=True)
+
+    def _choice(self, tools: Sequence[ToolUse], *, may_answer: bool) -> Turn:
+        calls_left = sum(tool.max_calls - self._calls.get(tool.name, 0) for tool in tools)
+        return Turn(
+            purpose="tool_call",
+            tools=tuple(tool.name for tool in tools),
+            may_answer=may_answer,
+            definitions={tool.name: tool.definition for tool in tools if tool.definition},
+            parallel=min(self._plan.parallel_tool_calls, calls_left),
+        )
 
     def spoke(
         self,
@@ -95,20 +105,26 @@ class Loop:
         )
         self._lines.append(f"{self.step}. `{model}` {made}, ${billed_usd:f}")
 
-    def wants(self, call: ToolCall | None) -> ToolCall | None:
-        """Return the tool call to make; None when the model chose to answer instead.
+    def wants(self, calls: Sequence[ToolCall]) -> list[tuple[int, ToolCall]]:
+        """Return the tool calls to make, each with its place among those chosen, from 1.
 
-        Asking the same again can bring nothing new: a model that does goes round in circles, and
-        is taken for one that has all it needs.
+        Empty when the model chose to answer instead. Asking the same again can bring nothing new: a
+        model that only does that goes round in circles, and is taken for one that has all it
+        needs. Of a tool that has been called as often as it may be, no further call is made.
         """
-        if call is not None:
+        wanted: list[tuple[int, ToolCall]] = []
+        most = {tool.name: tool.max_calls for tool in self._plan.tools}
+        for place, call in enumerate(calls, start=1):
             # Sorted: a fork reads the call from its row, which does not keep the order.
             asked = digest_of(json.dumps(call.model_dump(mode="json"), sort_keys=True))[:16]
-            if asked not in self._asked:
-                self._asked.append(asked)
-                return call
-        self._chose_to_answer = True
-        return None
+            made = self._calls.get(call.name, 0) + sum(call.name == one.name for _, one in wanted)
+            if asked in self._asked or made >= most.get(call.name, made + 1):
+                continue
+            self._asked.append(asked)
+            wanted.append((place, call))
+        if not wanted:
+            self._chose_to_answer = True
+        return wanted
 
     def rejected(self, problem: str) -> None:
         """Take note that the step's answer does not obey the task's schema: it is asked anew."""
@@ -117,18 +133,20 @@ class Loop:
         self._rejected = (*self._rejected, Rejected(step=self.step, problem=problem))
         self._lines.append(f"{self.step}. the answer is not as it must be")
 
-    def heard(self, name: ToolName, *, digest: str, chars: int, ok: bool) -> None:
-        """Take note of what a tool answered."""
+    def heard(
+        self, name: ToolName, *, digest: str, chars: int, ok: bool, place: int | None = None
+    ) -> None:
+        """Take note of what a tool answered.
+
+        Args:
+            name: The tool.
+            digest: Of its answer.
+            chars: Length of that.
+            ok: Whether it went well.
+            place: Which of the calls chosen, if there may be several: the next prompt tells which
+                were made, so the conversation's digest must.
+        """
         self._calls[name] = self._calls.get(name, 0) + 1
-        self.digest = extend(self.digest, digest)
+        self.digest = extend(self.digest, digest if place is None else f"{place}:{digest}")
         self.chars += chars
         self._lines.append(f"{self.step}. tool `{name}` {'answered' if ok else 'failed'}")
-
-
-def _choice(tools: Sequence[ToolUse], *, may_answer: bool) -> Turn:
-    return Turn(
-        purpose="tool_call",
-        tools=tuple(tool.name for tool in tools),
-        may_answer=may_answer,
-        definitions={tool.name: tool.definition for tool in tools if tool.definition},
-    )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from uuid import UUID
 
 from workflows import transcript
-from workflows.contracts import Output, Plan, TaskInput, TaskRequest, Tenant
+from workflows.contracts import LoopState, Output, Plan, TaskInput, TaskRequest, Tenant, Turn
+from workflows.loop import Loop
 from workflows.output import schema_text
 
-__all__ = ["headline", "plan_task"]
+__all__ = ["first_turn", "headline", "plan_task"]
 
 
 def plan_task(task_id: UUID, tenant: Tenant, request: TaskRequest) -> TaskInput:
@@ -27,6 +28,7 @@ def plan_task(task_id: UUID, tenant: Tenant, request: TaskRequest) -> TaskInput:
             route=request.route,
             model=request.model,
             tools=request.tools,
+            parallel_tool_calls=request.parallel_tool_calls,
             collections=tuple(UUID(collection) for collection in request.collections),
             passages=request.passages,
             sampling=request.sampling,
@@ -41,6 +43,12 @@ def plan_task(task_id: UUID, tenant: Tenant, request: TaskRequest) -> TaskInput:
         prompt_digest=digest,
         prompt_chars=chars,
     )
+
+
+def first_turn(request: TaskRequest) -> Turn:
+    """Return what the first model call of a task is for."""
+    plan = Plan(tools=request.tools, parallel_tool_calls=request.parallel_tool_calls)
+    return Loop(plan, LoopState(digest="", chars=0)).next_turn()
 
 
 def headline(task: TaskInput) -> str:

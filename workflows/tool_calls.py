@@ -1,12 +1,15 @@
-"""One tool call of a step: asked of a person where the task says so, made once, told to the model.
+"""The tool calls of a step: asked of people where the task says so, made once, told to the model.
 
+Calls of one step are made at the same time, and each has its own retries and its own wait.
 A wait for a person is durable and costs nothing while it lasts. Their word is on the approval's
 row; a signal only says that it is there, so a signal that gets lost delays the call and no more.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 
@@ -61,17 +64,49 @@ class ToolCalls:
         self._task = task
         self._uses = {use.name: use for use in task.plan.tools}
         self._decided: set[str] = set()
+        self._waiting = 0
 
     def decided(self, call_id: str) -> None:
         """Take note that a person decided."""
         self._decided.add(call_id)
 
-    async def make(self, step: int, call: ToolCall) -> ToolOutput:
-        """Make a call and return what came of it; a tool that fails is an answer, too."""
+    async def make_all(
+        self, step: int, calls: Sequence[tuple[int, ToolCall]]
+    ) -> list[tuple[int, ToolCall, ToolOutput]]:
+        """Make the calls of a step that may have several, all at once.
+
+        Returns:
+            What came of each, in the order in which the model chose them.
+
+        Raises:
+            BaseException: Of the first that could not be made; the others are then over, too.
+        """
+        making = [asyncio.create_task(self.make(step, call, place)) for place, call in calls]
+        try:
+            outputs = await asyncio.gather(*making)
+        except BaseException:
+            # Nothing of a step may go on when the step does not. One after the other: a workflow
+            # must let go of them in the same order when it is replayed.
+            for each in making:
+                each.cancel()
+            await asyncio.gather(*making, return_exceptions=True)
+            raise
+        return [(place, call, output) for (place, call), output in zip(calls, outputs, strict=True)]
+
+    async def make(self, step: int, call: ToolCall, place: int | None = None) -> ToolOutput:
+        """Make a call and return what came of it; a tool that fails is an answer, too.
+
+        Args:
+            step: The step it belongs to.
+            call: The call.
+            place: Which of the step's calls it is, from 1, if there may be several.
+        """
         use = self._uses[call.name]
         asks = needs_approval(use.approval, call.arguments)
         call_id = f"{self._task.task_id}:{step}:{call.name}"
-        if asks or use.definition:
+        if place is not None:
+            call_id = f"{self._task.task_id}:{step}.{place}:{call.name}"
+        if asks or use.definition or place is not None:
             # Other arguments are another call, with another id.
             call_id += f":{arguments_digest(call.arguments)[:16]}"
         wanted = ToolInput(
@@ -86,6 +121,7 @@ class ToolCalls:
             approval=asks,
             timeout_seconds=use.timeout_seconds or 30,
             max_attempts=use.max_attempts or 3,
+            place=place,
         )
         return await self._approved(wanted) if asks else await self._run(wanted)
 
@@ -103,7 +139,7 @@ class ToolCalls:
             summary=f"step {wanted.step} · ask whether {wanted.tool_call.name} may be called"[:100],
             **policies.LOOKUP,
         )
-        workflow.upsert_search_attributes([SEARCH_STATUS.value_set(WAITING)])
+        self._wait(1)
         patience = FIRST_LOOK
         while True:
             try:
@@ -116,8 +152,18 @@ class ToolCalls:
             output = await self._run(wanted)
             if not output.pending:
                 break
-        workflow.upsert_search_attributes([SEARCH_STATUS.value_set(TaskStatus.RUNNING.value)])
+        self._wait(-1)
         return output
+
+    def _wait(self, more: int) -> None:
+        """Tell of the first call of a step that waits for a person, and of the last one's end."""
+        before = self._waiting
+        self._waiting += more
+        if not before:
+            workflow.upsert_search_attributes([SEARCH_STATUS.value_set(WAITING)])
+        elif not self._waiting:
+            running = TaskStatus.RUNNING.value
+            workflow.upsert_search_attributes([SEARCH_STATUS.value_set(running)])
 
     async def _run(self, wanted: ToolInput) -> ToolOutput:
         registered = wanted.definition is not None

@@ -133,16 +133,18 @@ def steps_table(task: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> 
     return table
 
 
-def called(tool: Mapping[str, Any]) -> str:
-    """Return a tool call as one would write it, its arguments cut short."""
+def called(tool: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
+    """Return a tool call, or several, as one would write it, arguments cut short."""
+    if not isinstance(tool, Mapping):
+        return ", ".join(map(called, tool))
     arguments = ", ".join(str(value) for value in (tool.get("arguments") or {}).values())
     return f"{tool.get('name', 'tool')}({' '.join(arguments.split())[:40]})"
 
 
 def _did(step: Mapping[str, Any], *, last: bool) -> str:
     status = str(step.get("status", ""))
-    if step.get("tool_call"):
-        did = called(step["tool_call"])
+    if step.get("chosen_calls"):
+        did = called(step["chosen_calls"])
     elif status in ("succeeded", "cached"):
         did = "answer" if last else "no tool needed"
     else:

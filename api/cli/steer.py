@@ -63,6 +63,9 @@ def fork(
         str | None,
         typer.Option("--tool-result", help="Another answer of the tool of the step before."),
     ] = None,
+    tool_call_id: Annotated[
+        str | None, typer.Option(help="Which call that is, where the step made several.")
+    ] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer, in tokens.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Longest loop, in steps.")] = None,
@@ -82,6 +85,7 @@ def fork(
         prompt=prompt,
         system=system,
         tool_result=tool_result,
+        tool_call_id=tool_call_id,
         sampling=sampling or None,
         limits=limits or None,
     )
@@ -177,11 +181,13 @@ def _given(**values: Any) -> dict[str, Any]:
 def _side(step: dict[str, Any] | None) -> str:
     if step is None:
         return ""
-    said = (
-        called(step["tool_call"]) if step["tool_call"] else " ".join((step["text"] or "").split())
-    )
-    if step["tool_result"]:
-        said += f" → {' '.join(step['tool_result'].split())}"
+    calls = step["chosen_calls"]
+    if step["tool_call"]:
+        calls = [{**step["tool_call"], "result": step["tool_result"]}]
+    said = "; ".join(
+        called(call) + (f" → {' '.join(call['result'].split())}" if call["result"] else "")
+        for call in calls
+    ) or " ".join((step["text"] or "").split())
     model = step["model"] or step["status"]
     inherited = ", inherited" if step["inherited"] else ""
     return f"{model}{inherited}: {said if len(said) <= _SHOWN else said[:_SHOWN] + '…'}"

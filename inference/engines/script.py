@@ -5,7 +5,8 @@ A directive stands anywhere in the prompt:
     [[say text="Hello" tokens=1000 pace_ms=5 first_ms=50]]
     [[call text="{\"tool\": \"calculator\"}"]]
 
-`say` is for free text, `call` for requests with a JSON schema or grammar. The n-th directive of
+`say` is for free text, `call` for requests with a JSON schema or grammar; where a turn may choose
+several tool calls, its text is a list of them. The n-th directive of
 a kind serves the n-th turn of the conversation, counted by the assistant turns and the tools'
 results before it; the last one serves all later turns; `turn=N` (from 1) pins it. Attributes:
 
@@ -34,6 +35,8 @@ _ATTRIBUTE = re.compile(r"(\w+)=(\"(?:[^\"\\]|\\.)*\"|[^\s\]\"]+)")
 _ASSISTANT = "<|im_start|>assistant"
 # A tool's result stands for the turn that asked for it, which a prompt may leave out.
 _RESULT = "<|im_start|>user\nResult of "
+# Of several calls of one turn, the further results.
+_ALSO = re.compile(re.escape(_RESULT) + r"[^\n:]*: also \(")
 _NEXT = "{next}"
 _NUMBER = re.compile(r"\d+")
 
@@ -95,7 +98,8 @@ def read_script(prompt: str, json_schema: str | None, grammar: str | None) -> Sc
         ValueError: A directive has an attribute that does not exist or cannot be read.
     """
     # The last opened assistant turn is the one to play.
-    turn = max(prompt.count(_ASSISTANT) + prompt.count(_RESULT), 1)
+    results = prompt.count(_RESULT) - len(_ALSO.findall(prompt))
+    turn = max(prompt.count(_ASSISTANT) + results, 1)
     constrained = json_schema is not None or grammar is not None
     found: list[tuple[str, Script]] = [
         (match[1], _script(match[2])) for match in _DIRECTIVE.finditer(prompt)

@@ -70,6 +70,7 @@ from workflows.contracts.tools import (
     ToolCall,
     ToolInput,
     ToolOutput,
+    choice_tokens,
     tool_call_tokens,
 )
 
@@ -133,6 +134,7 @@ __all__ = [
     "Usage",
     "Usd",
     "Wire",
+    "choice_tokens",
     "generation_key",
     "tool_call_tokens",
 ]

@@ -53,6 +53,10 @@ class Turn(Wire):
     rejected: tuple[Rejected, ...] = Field(
         default=(), description="Answers so far that did not obey the task's schema."
     )
+    parallel: int = Field(
+        default=1,
+        description="Up to how many calls are chosen; with more than one the choice is a list.",
+    )
 
 
 def generation_key(call_key: str, candidate: int) -> str:
@@ -93,6 +97,9 @@ class CacheAnswer(Wire):
     chars: int = 0
     finish_reason: str | None = None
     tool_call: ToolCall | None = None
+    tool_calls: tuple[ToolCall, ...] = Field(
+        default=(), description="Where the turn may choose several: all of them."
+    )
 
 
 class DecideInput(Call):
@@ -205,6 +212,9 @@ class Generated(Wire):
     chars: int
     answer: str | None = None
     tool_call: ToolCall | None = None
+    tool_calls: tuple[ToolCall, ...] = Field(
+        default=(), description="Where the turn may choose several: all of them."
+    )
     epoch: int = 1
     resumed_tokens: int = Field(default=0, description="Tokens continued from, not made again.")
     first_token_ms: float | None = None
@@ -222,6 +232,9 @@ class SettleInput(Call):
     generation_key: str | None = None
     finish_reason: str | None = None
     tool_call: ToolCall | None = None
+    tool_calls: tuple[ToolCall, ...] = Field(
+        default=(), description="Where the turn may choose several: all of them."
+    )
     decision: Decision | None = None
     parts: tuple[PromptPart, ...] = ()
     cache_key: str | None = None

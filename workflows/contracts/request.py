@@ -194,6 +194,12 @@ class TaskRequest(Asked):
     tools: tuple[ToolUse, ...] = Field(
         default=(), max_length=16, description="Tools the agent may call."
     )
+    parallel_tool_calls: int = Field(
+        default=1,
+        ge=1,
+        le=16,
+        description="How many tool calls the agent may ask for in one step; they are made at once.",
+    )
     collections: tuple[Name, ...] = Field(
         default=(), max_length=16, description="Names or ids of collections to retrieve from."
     )

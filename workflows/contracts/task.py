@@ -65,6 +65,7 @@ class Plan(Wire):
     route: str = "default"
     model: str | None = None
     tools: tuple[ToolUse, ...] = ()
+    parallel_tool_calls: int = 1
     collections: tuple[UUID, ...] = ()
     passages: int = 3
     sampling: Sampling = Sampling()

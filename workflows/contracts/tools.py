@@ -19,6 +19,7 @@ __all__ = [
     "ToolCall",
     "ToolInput",
     "ToolOutput",
+    "choice_tokens",
     "tool_call_tokens",
 ]
 
@@ -28,6 +29,8 @@ TOOL_CALL_MAX_TOKENS = 128
 
 # Arguments of a registered tool are as long as its schema lets them be.
 REGISTERED_CALL_MAX_TOKENS = 512
+# Of several calls together: what a step may cost at worst is held before it.
+CHOICE_MAX_TOKENS = 2048
 
 
 class ToolCall(Wire):
@@ -37,10 +40,21 @@ class ToolCall(Wire):
     arguments: dict[str, JsonValue]
 
 
-def tool_call_tokens(tools: tuple[ToolUse, ...]) -> int:
-    """Return how long the choice among some tools may get, in tokens."""
+def tool_call_tokens(tools: tuple[ToolUse, ...], parallel: int = 1) -> int:
+    """Return how long the choice among some tools may get, in tokens.
+
+    Args:
+        tools: Those of the task.
+        parallel: Up to how many calls are chosen at once.
+    """
     registered = any(tool.definition for tool in tools)
-    return REGISTERED_CALL_MAX_TOKENS if registered else TOOL_CALL_MAX_TOKENS
+    return choice_tokens(registered=registered, parallel=parallel)
+
+
+def choice_tokens(*, registered: bool, parallel: int) -> int:
+    """Return how long a choice of several calls may get, in tokens."""
+    each = REGISTERED_CALL_MAX_TOKENS if registered else TOOL_CALL_MAX_TOKENS
+    return each if parallel == 1 else min(each * parallel, CHOICE_MAX_TOKENS)
 
 
 class ToolInput(Call):
@@ -57,6 +71,9 @@ class ToolInput(Call):
     )
     timeout_seconds: int = 30
     max_attempts: int = 3
+    place: int | None = Field(
+        default=None, description="Where a step may have several calls: which of them, from 1."
+    )
 
 
 class ApprovalInput(Call):

@@ -24,6 +24,7 @@ from store.journal import (
     unpack,
     unresolved_attempts,
 )
+from store.step_calls import ChosenCall
 from store.tasks import load_transcript
 from store.tools import record_tool_call
 from tests.integration.store.calls import MODEL, admit_call, file_task, generate, stage
@@ -281,13 +282,62 @@ async def test_a_tool_attempt_is_recorded_once_and_its_result_joins_the_transcri
     assert not await record(2, "85", None)
     transcript = await load_transcript(db, org, task_id)
     assert transcript.input["messages"][0]["content"] == "hello"
-    assert [(s.step, s.text, s.tool_call, s.tool_result) for s in transcript.steps] == [
-        (1, "hello world", call, "84")
-    ]
+    (step,) = transcript.steps
+    assert (step.step, step.text) == (1, "hello world")
+    assert step.calls == [ChosenCall("calculator", {"expression": "12*7"}, result="84")]
     events = [e for e in await read_events(db, org, task_id) if e.type == "tool.completed"]
     assert [(e.payload["attempt"], e.payload["ok"]) for e in events] == [(1, False), (2, True)]
     with pytest.raises(NotFound):
         await load_transcript(db, org, org)
+
+
+async def test_results_of_a_step_with_several_calls_are_kept_by_place_whoever_is_first(
+    db: Database, tenant: Tenant
+) -> None:
+    from datetime import UTC, datetime
+
+    from store.money import Settlement, settle
+
+    org = tenant.organisation_id
+    task_id = await file_task(db, tenant)
+    await admit_call(db, tenant, task_id)
+    key = await stage(db, tenant, task_id)
+    await generate(db, tenant, key)
+    calls = [{"name": "t", "arguments": {"n": n}} for n in range(1, 9)]
+    await settle(
+        db,
+        Settlement(
+            org, task_id, 1, f"{task_id}:1", "succeeded", generation_key=key, tool_call=calls
+        ),
+    )
+    now = datetime.now(UTC)
+
+    async def record(place: int) -> bool:
+        return await record_tool_call(
+            db,
+            organisation_id=org,
+            task_id=task_id,
+            step=1,
+            call_id=f"c{place}",
+            name="t",
+            attempt=1,
+            arguments={"n": place},
+            result_text=f"result {place}",
+            ok=place != 3,
+            error="no" if place == 3 else None,
+            started_at=now,
+            ended_at=now,
+            place=place,
+        )
+
+    assert all(await asyncio.gather(*(record(place) for place in (7, 3, 1, 8, 2, 6, 5))))
+    (step,) = (await load_transcript(db, org, task_id)).steps
+    assert [call.place for call in step.calls] == list(range(1, 9))
+    assert [call.result for call in step.calls] == [
+        None if place == 4 else f"result {place}" for place in range(1, 9)
+    ]
+    assert [call.ok for call in step.calls] == [True, True, False, None, True, True, True, True]
+    assert step.calls[6].call_id == "c7"
 
 
 async def test_no_event_joins_a_task_that_is_not_there(db: Database, tenant: Tenant) -> None:

@@ -90,8 +90,8 @@ async def test_of_a_long_task_the_newest_steps_that_fit_are_read(
     await db.run(
         org,
         "insert into steps (organisation_id, task_id, step, call_key, status, text, tool_call,"
-        " tool_result) select %s, %s, n, %s || ':' || n, 'succeeded', '{}', '{}',"
-        " 'a result' from generate_series(1, 500) n",
+        " tool_result) select %s, %s, n, %s || ':' || n, 'succeeded', '{}',"
+        ' \'{"name": "t", "arguments": {}}\', \'a result\' from generate_series(1, 500) n',
         (org, task_id, str(task_id)),
     )
     whole = await load_transcript(db, org, task_id)

@@ -10,7 +10,7 @@ from activities.cache import cache_key
 from activities.transcript import Unit, conversation_units, newest_question
 from activities.trimming import trim
 from inference.templates import ChatMessage, encode_chat
-from store.tasks import StepRecord, Transcript
+from store.tasks import ChosenCall, StepRecord, Transcript
 from workflows.contracts import LookUpInput, Plan, Sampling, Tenant, ToolUse, Turn
 
 ANSWER = Turn(purpose="answer")
@@ -32,8 +32,11 @@ def transcript(*texts, system=None, steps=(), pinned=()):
 
 
 def tool_step(number, result="12*7 = 84"):
-    call = {"name": "calculator", "arguments": {"expression": "12*7"}}
-    return StepRecord(step=number, text="{}", tool_call=call, tool_result=result)
+    return StepRecord(step=number, text="{}", calls=[chosen("12*7", result)])
+
+
+def chosen(expression, result, place=None):
+    return ChosenCall("calculator", {"expression": expression}, place, result)
 
 
 def contents(units):
@@ -96,6 +99,35 @@ def test_a_tool_result_and_its_call_are_one(tokenizer):
     assert all("(12*7)" in unit.messages[0][2].content for unit in results)
 
 
+def test_results_of_one_step_are_told_in_the_order_of_its_choice_and_of_calls_not_made_too():
+    steps = [
+        tool_step(1, "84"),
+        StepRecord(
+            step=2,
+            text="[]",
+            calls=[
+                chosen("12*7", None, 1),  # asked before
+                chosen("1+1", "2", 2),
+                chosen("1+1", None, 3),  # the same again
+                chosen("2+2", "4", 4),
+                chosen("3+3", None, 5),  # one too many
+            ],
+        ),
+        tool_step(3, "85"),
+    ]
+    units = conversation_units(transcript("q", steps=steps), ANSWER, [])[:-1]
+    assert contents(units) == [
+        "(12*7) 84",
+        "(1+1) 2",
+        "also (2+2) 4",
+        "also (3+3) not called: this tool may be called no more often",
+        "(12*7) 85",
+    ]
+    sources = [source for unit in units for _, source, _ in unit.messages]
+    assert sources == ["step 1", "step 2, call 2", "step 2, call 4", "step 2, call 5", "step 3"]
+    assert [unit.rank for unit in units] == sorted(unit.rank for unit in units)
+
+
 def test_no_more_is_dropped_than_must_be(tokenizer):
     """Short results, of which most of the tokens are what the template puts around them."""
     steps = [tool_step(number, "1+1 = 2") for number in range(1, 101)]
@@ -155,6 +187,7 @@ def key(**changes):
         {"transcript_digest": "e"},
         {"turn": CHOICE},
         {"turn": Turn(purpose="tool_call", tools=("calculator",), may_answer=False)},
+        {"turn": ANSWER.model_copy(update={"parallel": 2})},
         {"tenant": Tenant(organisation_id=uuid4(), team_id=uuid4(), key_id=uuid4())},
         {"plan": Plan()},
         {"plan": BASE["plan"].model_copy(update={"model": "other"})},

@@ -95,7 +95,7 @@ def test_patterns_take_linear_time() -> None:
 def test_the_model_sees_its_answer_with_what_is_wrong_right_after_the_question() -> None:
     transcript = Transcript(
         {"input": "How old?", "system": "Be brief.", "output_schema": AGE},
-        [StepRecord(1, "old", None, None), StepRecord(2, "x" * 5000, None, None)],
+        [StepRecord(1, "old", []), StepRecord(2, "x" * 5000, [])],
     )
     rejected = (Rejected(step=1, problem="one"), Rejected(step=2, problem="two"))
     units = conversation_units(transcript, Turn(purpose="answer", rejected=rejected), [])

@@ -16,7 +16,7 @@ from workflows.contracts import (
     ToolUse,
     Usage,
 )
-from workflows.inheritance import CannotInherit, PastStep, inherit
+from workflows.inheritance import CannotInherit, PastCall, PastStep, inherit
 from workflows.loop import Loop
 from workflows.transcript import digest_of, start
 
@@ -51,21 +51,27 @@ def _played(task: TaskInput, steps: list[PastStep]) -> Loop:
             billed_usd=Decimal("0.01"),
             usage=Usage(prompt_tokens=7, completion_tokens=3),
         )
-        wanted = loop.wants(step.tool_call)
-        if wanted is not None and step.tool_result is not None:
+        for place, call in loop.wants([past.call for past in step.calls]):
+            past = step.calls[place - 1]
+            assert past.result is not None
             loop.heard(
-                wanted.name,
-                digest=digest_of(step.tool_result),
-                chars=len(step.tool_result),
+                call.name,
+                digest=digest_of(past.result),
+                chars=len(past.result),
                 ok=True,
+                place=past.place,
             )
     return loop
 
 
+def _step(text: str, model: str, call: ToolCall, result: str | None = None) -> PastStep:
+    return PastStep(text=text, model=model, calls=(PastCall(call, result),))
+
+
 STEPS = [
-    PastStep(text="choose 1", model="m", tool_call=_sum("1+1"), tool_result="1+1 = 2"),
-    PastStep(text="choose 2", model="n", tool_call=_sum("2+2"), tool_result="2+2 = 4"),
-    PastStep(text="choose 2 again", model="n", tool_call=_sum("2+2")),
+    _step("choose 1", "m", _sum("1+1"), "1+1 = 2"),
+    _step("choose 2", "n", _sum("2+2"), "2+2 = 4"),
+    _step("choose 2 again", "n", _sum("2+2")),
 ]
 
 
@@ -86,14 +92,14 @@ def test_a_call_read_from_its_row_is_known_whatever_the_order_of_its_arguments()
     task = _task(ToolUse(name="calculator", max_calls=9))
     orders = [{"to": "a", "body": "b"}, {"body": "b", "to": "a"}]
     calls = [ToolCall(name="calculator", arguments=dict(order)) for order in orders]
-    told = [PastStep(text="t", model="m", tool_call=call, tool_result="r") for call in calls]
+    told = [_step("t", "m", call, "r") for call in calls]
     assert inherit(task, told[:1])[0].asked == inherit(task, told[1:])[0].asked
     assert inherit(task, told)[1].purpose == "answer"
 
 
 def test_another_result_of_a_tool_is_another_conversation() -> None:
     task = _task(ToolUse(name="calculator"))
-    told = [PastStep(text="t", model="m", tool_call=_sum("1+1"), tool_result=r) for r in "23"]
+    told = [_step("t", "m", _sum("1+1"), r) for r in "23"]
     two, three = (inherit(task, [step])[0] for step in told)
     assert two.digest != three.digest
     assert (two.step, two.calls, two.asked) == (three.step, three.calls, three.asked)
@@ -106,7 +112,47 @@ def test_nothing_follows_the_answer() -> None:
 
 
 def test_a_tool_that_has_not_answered_is_told_apart() -> None:
-    step = PastStep(text="choose", model="m", tool_call=_sum("1+1"))
+    step = _step("choose", "m", _sum("1+1"))
     with pytest.raises(CannotInherit) as refused:
         inherit(_task(ToolUse(name="calculator")), [step])
     assert (refused.value.step, refused.value.why) == (1, "tool_unanswered")
+
+
+def _several(*results: str | None) -> PastStep:
+    """A step that chose a call for each result, and one of them once more."""
+    calls = [_sum(f"{n}+{n}") for n in range(1, len(results) + 1)]
+    past = [
+        PastCall(call, r, place=n + 1)
+        for n, (call, r) in enumerate(zip(calls, results, strict=True))
+    ]
+    return PastStep(
+        text="several", model="m", calls=(*past, PastCall(calls[0], None, len(past) + 1))
+    )
+
+
+def _parallel(*tools: ToolUse) -> TaskInput:
+    task = _task(*tools)
+    plan = task.plan.model_copy(update={"parallel_tool_calls": 4})
+    return task.model_copy(update={"plan": plan})
+
+
+def test_a_step_of_several_calls_is_inherited_as_the_loop_heard_it() -> None:
+    task = _parallel(ToolUse(name="calculator", max_calls=4))
+    steps = [_several("2", "4", "6")]
+    state, turn = inherit(task, steps)
+    own = _played(task, steps)
+    assert (state.digest, state.calls, state.asked) == (
+        own.digest,
+        {"calculator": 3},
+        own.state(paused=False, started_at=None).asked,
+    )
+    # One call is left, so there is nothing to choose several of.
+    assert turn.parallel == own.next_turn().parallel == 1
+    other, _ = inherit(task, [_several("2", "4", "7")])
+    assert other.digest != state.digest
+
+
+def test_a_step_with_one_of_several_calls_unanswered_cannot_be_followed() -> None:
+    task = _parallel(ToolUse(name="calculator", max_calls=9))
+    with pytest.raises(CannotInherit, match="tool_unanswered"):
+        inherit(task, [_several("2", None, "6")])

@@ -15,7 +15,7 @@ def test_the_state_between_runs_does_not_grow_with_the_task() -> None:
     for number in range(CALLS):
         loop.step += 1
         wanted = ToolCall(name="calculator", arguments={"expression": f"{number}+1"})
-        assert loop.wants(wanted) == wanted
+        assert loop.wants([wanted]) == [(1, wanted)]
         loop.heard("calculator", digest="d", chars=1, ok=True)
     state = loop.state(paused=False, steering=0, started_at=0.0)
     assert len(state.asked) == ASKED_REMEMBERED
@@ -23,5 +23,5 @@ def test_the_state_between_runs_does_not_grow_with_the_task() -> None:
     assert len(state.model_dump_json()) < MOST_BYTES
     # The next run knows what was asked just now, and that there is nothing left to call.
     again = Loop(plan, state)
-    assert again.wants(ToolCall(name="calculator", arguments={"expression": "4999+1"})) is None
+    assert again.wants([ToolCall(name="calculator", arguments={"expression": "4999+1"})]) == []
     assert again.next_turn().purpose == "answer"

@@ -74,8 +74,8 @@ def test_when_every_tool_was_owed_there_is_no_choice_after_them() -> None:
 def test_no_call_or_the_same_again_is_the_choice_to_answer(asked_before: bool) -> None:
     loop = _loop(ToolUse(name="calculator", max_calls=9))
     if asked_before:
-        assert loop.wants(CALCULATE) == CALCULATE
-    assert loop.wants(CALCULATE if asked_before else None) is None
+        assert loop.wants([CALCULATE]) == [(1, CALCULATE)]
+    assert loop.wants([CALCULATE] if asked_before else []) == []
     assert loop.next_turn().purpose == "answer"
 
 
@@ -109,7 +109,7 @@ def test_a_next_run_goes_on_with_everything_the_last_one_knew() -> None:
     plan = Plan(tools=(ToolUse(name="calculator", max_calls=2), ToolUse(name="search")))
     loop = Loop(plan, START)
     _spoke(loop)
-    assert loop.wants(CALCULATE) == CALCULATE
+    assert loop.wants([CALCULATE]) == [(1, CALCULATE)]
     loop.heard("calculator", digest="r", chars=4, ok=False)
     for problem in ("one", "two"):
         _spoke(loop)
@@ -120,7 +120,7 @@ def test_a_next_run_goes_on_with_everything_the_last_one_knew() -> None:
     again = Loop(plan, read)
     assert again.state(paused=True, started_at=12.5) == state
     assert again.next_turn() == loop.next_turn()
-    assert again.wants(CALCULATE) is None
+    assert again.wants([CALCULATE]) == []
     assert (read.paused, read.started_at) == (True, 12.5)
 
 
@@ -149,3 +149,46 @@ def test_what_is_shown_of_a_long_task_does_not_grow() -> None:
     assert len(loop.text.splitlines()) == 50
     assert loop.text.startswith("151. ")
     assert len(loop.state(paused=False, started_at=0).lines) == 50
+
+
+def _sum(number: int) -> ToolCall:
+    return ToolCall(name="calculator", arguments={"expression": f"{number}+1"})
+
+
+def _parallel(most: int, *tools: ToolUse) -> Loop:
+    return Loop(Plan(tools=tools, parallel_tool_calls=most), START)
+
+
+def test_as_many_calls_are_chosen_as_there_may_be_and_as_are_left() -> None:
+    loop = _parallel(4, ToolUse(name="calculator", max_calls=5), ToolUse(name="search"))
+    assert loop.next_turn().parallel == 4
+    for number in range(5):
+        loop.heard("calculator", digest="r", chars=1, ok=True, place=number + 1)
+    assert (loop.next_turn().tools, loop.next_turn().parallel) == (("search",), 3)
+    assert _loop(ToolUse(name="calculator")).next_turn().parallel == 1
+
+
+def test_of_several_calls_those_are_made_that_are_new_and_may_be() -> None:
+    loop = _parallel(4, ToolUse(name="calculator", max_calls=3), ToolUse(name="search"))
+    assert loop.wants([_sum(0)]) == [(1, _sum(0))]
+    loop.heard("calculator", digest="r", chars=1, ok=True, place=1)
+    look = ToolCall(name="search", arguments={"query": "x"})
+    # The second is asked before, the fourth is the third again, the last one too many.
+    chosen = [_sum(1), _sum(0), _sum(2), _sum(2), look, _sum(3)]
+    assert loop.wants(chosen) == [(1, _sum(1)), (3, _sum(2)), (5, look)]
+    for place, name in ((1, "calculator"), (3, "calculator"), (5, "search")):
+        loop.heard(name, digest="r", chars=1, ok=True, place=place)
+    assert loop.next_turn().tools == ("search",)
+    # What was too many was not asked: but it cannot be asked for any more either.
+    assert loop.wants([look, look]) == []
+    assert loop.next_turn().purpose == "answer"
+
+
+def test_which_of_several_calls_were_made_is_part_of_the_conversation() -> None:
+    digests = set()
+    for places in ((1, 2), (1, 3), (2, 3)):
+        loop = _parallel(3, ToolUse(name="calculator", max_calls=9))
+        for place in places:
+            loop.heard("calculator", digest="r", chars=1, ok=True, place=place)
+        digests.add(loop.digest)
+    assert len(digests) == 3

@@ -12,7 +12,15 @@ from tests.integration.store.calls import file_task
 from tests.integration.store.conftest import Server, Tenant
 
 # Tables that are the same for everybody. A new table must either be named here or be fenced.
-UNTENANTED = {"models", "deployments", "prices", "routes", "catalogue_state", "alembic_version"}
+UNTENANTED = {
+    "models",
+    "deployments",
+    "prices",
+    "routes",
+    "catalogue_state",
+    "lane_processes",
+    "alembic_version",
+}
 OUR_TABLES = """
     select c.oid, c.relname, c.relrowsecurity, c.relforcerowsecurity, c.relispartition,
            pg_get_userbyid(c.relowner) as owner,
@@ -145,6 +153,7 @@ async def test_functions_pin_where_they_look_for_names(admin_db: Database) -> No
         "authenticate": "overline_definer",
         "unstarted_tasks": "overline_definer",
         "unsent_wishes": "overline_definer",
+        "orphaned_calls": "overline_definer",
         "audit_append": "overline_definer",
         "ensure_partitions": "overline_owner",
     }

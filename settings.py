@@ -82,7 +82,11 @@ class Settings(BaseSettings):
         description="Dynamic configuration of the embedded Temporal, `name=value`, by comma.",
     )
     task_queue: str = Field(default="overline", description="Temporal task queue of the workers.")
-    workers: int = Field(default=2, description="Worker processes of the embedded stack.")
+    workers: int = Field(
+        default=2,
+        description="Worker processes: the embedded stack starts as many, and each takes its share "
+        "of the engines' slots.",
+    )
     worker_concurrency: int = Field(
         default=100, description="Activities one worker process runs at a time."
     )

@@ -58,7 +58,7 @@ class Gateway:
         if isinstance(verdict, Refusal):
             record_refusal(verdict.code, verdict.scope)
             raise _refusal(verdict)
-        return Admission(held_usd=amount)
+        return Admission(held_usd=amount, usual_output_tokens=verdict.usual_output_tokens)
 
     @activity.defn(name="gateway.settle")
     @typed_failures

@@ -149,6 +149,7 @@ def _deployed(catalogue: Catalogue, rule: Rule, reason: str, needed: set[str]) -
             tokenizer_version=model.tokenizer_version,
             reason=reason,
             constrained=CONSTRAINS in needed,
+            deployment_class=deployment.deployment_class,
         )
         for deployment in catalogue.deployments_of(model.name)
     ]

@@ -29,6 +29,7 @@ from settings import Settings
 from workflows import errors
 from workflows.client import SEARCH_ORGANISATION, SEARCH_STATUS, SEARCH_TEAM
 from workflows.contracts import IngestInput, Registered, RegisterInput, TaskInput
+from workflows.queueing import task_turn
 
 __all__ = ["Orchestrator", "answering", "task_workflow_id", "web_ui_url"]
 
@@ -113,6 +114,7 @@ class Orchestrator:
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                     static_summary=headline[:180],
                     static_details=_details(task),
+                    priority=task_turn(task.tenant, task.plan.priority),
                     search_attributes=TypedSearchAttributes(
                         [
                             SearchAttributePair(

@@ -24,7 +24,7 @@ from uuid_utils.compat import uuid7
 from api.agents import require_schema, with_agent
 from api.orchestrator import Orchestrator
 from api.parts import Parts
-from api.problems import ProblemError, invalid, not_found
+from api.problems import ProblemError, forbidden, invalid, not_found
 from api.tool_pins import max_choice_tokens, with_definitions
 from observability.metrics import record_refusal, record_task
 from store import forks, money, retrieval, tasks
@@ -98,6 +98,7 @@ async def submit(
     if inherited is None:
         request = await with_agent(parts, caller, request)
     require_schema(request)
+    _require_right_of_way(caller, request)
     catalogue = await parts.catalogue.read()
     try:
         models = models_of(catalogue, request.route, request.model)
@@ -167,6 +168,7 @@ async def resolve(parts: Parts, caller: Principal, request: TaskRequest) -> tupl
     _require_words(request)
     request = await with_agent(parts, caller, request)
     require_schema(request)
+    _require_right_of_way(caller, request)
     try:
         models_of(await parts.catalogue.read(), request.route, request.model)
     except UnknownName as unknown:
@@ -192,6 +194,16 @@ def _require_words(request: TaskRequest) -> None:
             raise invalid(
                 f"/messages/{index}/content", "too_short", "The message must not be blank."
             )
+
+
+def _require_right_of_way(caller: Principal, request: TaskRequest) -> None:
+    """Going before all other teams is not for everybody who says so.
+
+    Raises:
+        ProblemError: 403.
+    """
+    if request.priority == "interactive" and "interactive" not in caller.scopes:
+        raise forbidden("interactive")
 
 
 async def _with_collection_ids(

@@ -6,12 +6,13 @@ python -m deploy.worker      (or: overline worker)
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +33,7 @@ from activities.registration import Registration
 from activities.router import Router
 from activities.schedules import Schedules
 from activities.tools import Tools
+from deploy.model_workers import ModelWorkers
 from deploy.versioning import deployment_config, workflows_of
 from observability.logs import setup_logging
 from observability.metrics import start_metrics_server
@@ -42,7 +44,7 @@ from store.database import Database
 from workflows.client import connect_kwargs
 from workflows.registry import PASSED_THROUGH, WORKFLOWS
 
-__all__ = ["WORKFLOWS", "activities", "build_worker", "connect", "main", "run_worker"]
+__all__ = ["WORKFLOWS", "activities", "build_worker", "connect", "main", "run_worker", "working"]
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +108,33 @@ def build_worker(client: Client, deps: Dependencies) -> Worker:
     )
 
 
+@contextlib.asynccontextmanager
+async def working(client: Client, deps: Dependencies) -> AsyncIterator[asyncio.Task[None]]:
+    """Run all workers of a process while the body runs; they stop side by side.
+
+    Yields:
+        What ends before the body does only if a worker of model calls broke for good.
+    """
+    models = asyncio.create_task(
+        ModelWorkers(
+            client,
+            deps,
+            [Generation(deps).generate],
+            heartbeat_throttle=HEARTBEAT_THROTTLE,
+            grace=GRACE,
+        ).run()
+    )
+    try:
+        async with build_worker(client, deps):
+            try:
+                yield models
+            finally:
+                models.cancel()
+    finally:
+        models.cancel()
+        await asyncio.gather(models, return_exceptions=True)
+
+
 async def connect(settings: Settings, **extra: Any) -> Client:
     """Connect to Temporal, waiting for it for as long as it takes."""
     waiting = False
@@ -155,9 +184,13 @@ async def _serve(settings: Settings, tracing: Tracing, stop: asyncio.Event) -> N
     deps = Dependencies(settings, db)
     try:
         await deps.preload()
-        async with build_worker(client, deps):
+        async with working(client, deps) as models:
             logger.info("worker ready on task queue %s", settings.task_queue)
-            await stop.wait()
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({stopping, models}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if models.done():
+                models.result()
             logger.info("worker stopping")
     finally:
         await deps.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -39,7 +40,13 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A model on an engine, behind one or more Triton replicas (`host:port`)."""
+    """A model on an engine, behind one or more Triton replicas (`host:port`).
+
+    Attributes:
+        deployment_class: Deployments of one class share a queue; empty: calls wait with all other
+            work.
+        slots: Requests the engine runs at a time, each replica.
+    """
 
     id: str
     model: str
@@ -47,6 +54,8 @@ class Deployment:
     urls: tuple[str, ...]
     triton_model: str
     enabled: bool = True
+    deployment_class: str = ""
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,18 @@ class Catalogue:
         found = (d for d in self.deployments.values() if d.model == model and d.enabled)
         return sorted(found, key=lambda d: d.id)
 
+    def class_slots(self) -> dict[str, int]:
+        """Requests that the engines of each class run at a time, all their replicas together.
+
+        A class whose deployments are all switched off counts as it did: calls may wait there still.
+        """
+        on: Counter[str] = Counter()
+        off: Counter[str] = Counter()
+        for d in self.deployments.values():
+            if d.deployment_class:
+                (on if d.enabled else off)[d.deployment_class] += d.slots * len(d.urls)
+        return {**off, **on}
+
 
 def catalogue_digest(
     models: Sequence[Model], deployments: Sequence[Deployment], routes: Sequence[Route]
@@ -116,8 +137,9 @@ async def sync_catalogue(
     """Makes the catalogue what it should be, in one transaction, and returns its digest.
 
     Models and prices are added or changed, never removed: the ledger speaks of them. Deployments
-    and routes that are not listed are removed. A price whose amounts changed is filed as a new
-    one from its own `valid_from` on: a booked call keeps the price it was booked at.
+    that are not listed are switched off, because calls may wait for them; such routes are removed.
+    A price whose amounts changed is filed as a new one from its own `valid_from` on: a booked call
+    keeps the price it was booked at.
 
     Args:
         db: an operator's database (admin URL); the processes' role may not write here.
@@ -150,19 +172,29 @@ async def sync_catalogue(
     ]
     statements.append(
         (
-            "delete from deployments where deployment <> all (%s::text[])",
+            "update deployments set enabled = false where deployment <> all (%s::text[])",
             ([d.id for d in deployments],),
         )
     )
     statements += [
         (
             (
-                "insert into deployments values (%s, %s, %s, %s, %s, %s)"
+                "insert into deployments values (%s, %s, %s, %s, %s, %s, %s, %s)"
                 " on conflict (deployment) do update set model = excluded.model,"
                 " engine = excluded.engine, urls = excluded.urls,"
-                " triton_model = excluded.triton_model, enabled = excluded.enabled"
+                " triton_model = excluded.triton_model, enabled = excluded.enabled,"
+                " class = excluded.class, slots = excluded.slots"
             ),
-            (d.id, d.model, d.engine, list(d.urls), d.triton_model, d.enabled),
+            (
+                d.id,
+                d.model,
+                d.engine,
+                list(d.urls),
+                d.triton_model,
+                d.enabled,
+                d.deployment_class,
+                d.slots,
+            ),
         )
         for d in deployments
     ]
@@ -220,8 +252,8 @@ async def load_catalogue(db: Database) -> Catalogue:
             ("select * from models", ()),
             (
                 (
-                    "select deployment as id, model, engine, urls, triton_model, enabled"
-                    " from deployments"
+                    "select deployment as id, model, engine, urls, triton_model, enabled,"
+                    " class as deployment_class, slots from deployments"
                 ),
                 (),
             ),

@@ -21,11 +21,12 @@ _BIND = "select set_config('overline.organisation_id', %s, true)"
 
 
 @lru_cache(maxsize=64)
-def _bound_call(function: str, arguments: str) -> str:
+def _bound_call(function: str, arguments: str, beside: str) -> str:
     # The function's first argument is what set_config returns, so the tenant is bound before the
     # function runs; OFFSET 0 keeps the planner from rearranging the two.
+    also = f", {beside}(bound.organisation_id::uuid, %s) as {beside}" if beside else ""
     return (
-        f"select f.* from ({_BIND} offset 0) bound (organisation_id) cross join lateral"
+        f"select f.*{also} from ({_BIND} offset 0) bound (organisation_id) cross join lateral"
         f" {function}(bound.organisation_id::uuid, {arguments}) f"
     )
 
@@ -106,7 +107,13 @@ class Database:
         return (await self.run_many(organisation_id, [(sql, params)]))[0]
 
     async def call(
-        self, organisation_id: UUID, function: str, arguments: str, params: Sequence[Any]
+        self,
+        organisation_id: UUID,
+        function: str,
+        arguments: str,
+        params: Sequence[Any],
+        *,
+        beside: tuple[str, Any] | None = None,
     ) -> list[Row]:
         """Calls one of our SQL functions for one organisation, in one round trip.
 
@@ -117,15 +124,19 @@ class Database:
             function: its name; its first parameter is the organisation.
             arguments: placeholders of the others, with casts where the type is not evident.
             params: their values.
+            beside: another function of ours, with the one value it takes besides the organisation;
+                its result is one more column, named after it.
 
         Returns:
             Its rows; a scalar result is the column `f`.
         """
+        other, first = ("", ()) if beside is None else (beside[0], (beside[1],))
         try:
             async with self._pool.connection() as connection:
                 with self.exchange(f"select {function}()"):
                     cursor = await connection.execute(
-                        _bound_call(function, arguments), (str(organisation_id), *params)
+                        _bound_call(function, arguments, other),
+                        (*first, str(organisation_id), *params),
                     )
                 return await cursor.fetchall()
         except psycopg.Error as error:

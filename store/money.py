@@ -32,9 +32,14 @@ FinalStatus = Literal["succeeded", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The call may happen; its worst case is held."""
+    """The call may happen; its worst case is held.
+
+    Attributes:
+        usual_output_tokens: what the team's last calls made on average; None: not known.
+    """
 
     hold_id: UUID
+    usual_output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +154,14 @@ async def admit(
         "admit",
         "%s, %s, %s, %s, %s, %s",
         (team_id, key_id, task_id, step, call_key, amount_usd),
+        # What the call's turn at the engine is reckoned by, on the same way.
+        beside=("usual_output_tokens", team_id),
     )
     row = rows[0]
     refusal = refusal_from_row(row, amount_usd)
-    return refusal if refusal is not None else Admission(row["hold_id"])
+    if refusal is not None:
+        return refusal
+    return Admission(row["hold_id"], row["usual_output_tokens"])
 
 
 async def settle(db: Database, settlement: Settlement) -> Charge:

@@ -6,7 +6,15 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from workflows.contracts import Asked, Limits, Name, Sampling, TaskRequest, ToolUse
+from workflows.contracts import (
+    Asked,
+    Limits,
+    Name,
+    PriorityLevel,
+    Sampling,
+    TaskRequest,
+    ToolUse,
+)
 from workflows.output import OutputSchema
 
 __all__ = ["AgentSpec", "resolve", "split_reference"]
@@ -56,6 +64,11 @@ class AgentSpec(Asked):
     )
     cache: Literal["auto", "off"] = Field(
         default="auto", description="`off` never reads nor writes the cache."
+    )
+    priority: PriorityLevel = Field(
+        default="default",
+        description="Whose calls wait when the engine is busy: `interactive`, `default` or "
+        "`batch`. A task's key needs the scope `interactive` for the first.",
     )
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from workflows.contracts import (
+    Admission,
     AssembledPrompt,
     CacheAnswer,
     Candidate,
@@ -138,7 +139,7 @@ class ModelCall:
         looking_up = self._layers.look_up(self._digest) if self._may_reuse() else None
         deciding = self._layers.decide(self._prompt_chars)
         try:
-            await admitting
+            admission = await admitting
         except BaseException:
             _forget(looking_up, deciding)
             raise
@@ -150,7 +151,7 @@ class ModelCall:
                 settled = True
                 return await self._reuse(found)
             decision = await deciding
-            prompt, generated, chosen = await self._generate(decision)
+            prompt, generated, chosen = await self._generate(decision, admission)
             settled = True
             charge = await self._settle_success(decision, prompt, generated, chosen, found)
             return Answered(
@@ -175,7 +176,9 @@ class ModelCall:
         sampled = self._turn.purpose == "answer" and self._plan.sampling.temperature > 0
         return self._plan.cache == "auto" and not sampled
 
-    async def _generate(self, decision: Decision) -> tuple[AssembledPrompt, Generated, Candidate]:
+    async def _generate(
+        self, decision: Decision, admission: Admission
+    ) -> tuple[AssembledPrompt, Generated, Candidate]:
         """Ask one candidate after the other; each has its own prompt and its own journal."""
         waiting = list(decision.candidates)
         for number in range(_MOST_CANDIDATES):
@@ -183,7 +186,7 @@ class ModelCall:
                 break
             chosen, *waiting = waiting
             try:
-                return await self._ask(chosen, number, alone=len(waiting) == 0)
+                return await self._ask(chosen, number, admission, alone=len(waiting) == 0)
             except (ActivityError, asyncio.CancelledError) as error:
                 kind = _kind(error)
                 anew = kind == ModelChanged.type() and not was_cancelled(error)
@@ -202,12 +205,12 @@ class ModelCall:
         )
 
     async def _ask(
-        self, chosen: Candidate, number: int, *, alone: bool
+        self, chosen: Candidate, number: int, admission: Admission, *, alone: bool
     ) -> tuple[AssembledPrompt, Generated, Candidate]:
         self._generation = None
         prompt = await self._layers.assemble(chosen, number)
         self._generation = prompt.generation_key
-        generated = await self._layers.generate(chosen, prompt, alone=alone)
+        generated = await self._layers.generate(chosen, prompt, admission, alone=alone)
         return prompt, generated, chosen
 
     async def _account(self, chosen: Candidate, generation_key: str, *, patient: bool) -> None:

@@ -32,6 +32,7 @@ from workflows.contracts import (
     Tenant,
     Turn,
 )
+from workflows.queueing import model_queue, turn_at_engine
 
 __all__ = ["Layers"]
 
@@ -47,6 +48,7 @@ class Layers:
     def __init__(
         self, *, tenant: Tenant, task_id: UUID, step: int, plan: Plan, turn: Turn, max_tokens: int
     ) -> None:
+        self._tenant = tenant
         self._plan = plan
         self._turn = turn
         self._max_tokens = max_tokens
@@ -132,9 +134,9 @@ class Layers:
         )
 
     def generate(
-        self, chosen: Candidate, prompt: AssembledPrompt, *, alone: bool
+        self, chosen: Candidate, prompt: AssembledPrompt, admission: Admission, *, alone: bool
     ) -> ActivityHandle[Generated]:
-        """08: the model call itself; given up sooner when another candidate waits."""
+        """07, 08: the model call itself, in its turn; given up sooner if another model waits."""
         task = (
             f"choose among {', '.join(self._turn.tools)}"
             if self._turn.purpose == "tool_call"
@@ -152,7 +154,12 @@ class Layers:
                 output=self._output,
             ),
             Generated,
-            policies.GENERATE if alone else policies.GENERATE_WITH_FALLBACK,
+            self._in_turn(
+                policies.GENERATE if alone else policies.GENERATE_WITH_FALLBACK,
+                chosen,
+                prompt,
+                admission,
+            ),
             f"{chosen.model}: prompt {prompt.prompt_tokens} tokens, {task}",
         )
 
@@ -176,6 +183,26 @@ class Layers:
     def settle(self, settlement: SettleInput, summary: str) -> ActivityHandle[Charge]:
         """02, 06: write the ledger, release the hold, keep the answer."""
         return self._start("gateway.settle", settlement, Charge, policies.MONEY, summary)
+
+    def _in_turn(
+        self,
+        options: policies.Options,
+        chosen: Candidate,
+        prompt: AssembledPrompt,
+        admission: Admission,
+    ) -> policies.Options:
+        """Have a model call wait where its engine's calls do; histories of before had no class."""
+        if not chosen.deployment_class:
+            return options
+        turn = turn_at_engine(
+            self._tenant,
+            self._plan.priority,
+            prompt_tokens=prompt.prompt_tokens,
+            max_tokens=prompt.max_tokens,
+            usual_output_tokens=admission.usual_output_tokens,
+        )
+        queue = model_queue(workflow.info().task_queue, chosen.deployment_class)
+        return {**options, "task_queue": queue, "priority": turn}
 
     def _start(
         self,

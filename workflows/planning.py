@@ -39,6 +39,7 @@ def plan_task(task_id: UUID, tenant: Tenant, request: TaskRequest) -> TaskInput:
                 if request.output_schema is not None
                 else None
             ),
+            priority=request.priority,
         ),
         prompt_digest=digest,
         prompt_chars=chars,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TypedDict
 
-from temporalio.common import RetryPolicy
+from temporalio.common import Priority, RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
 __all__ = [
@@ -34,6 +34,8 @@ class Options(TypedDict, total=False):
     heartbeat_timeout: timedelta
     retry_policy: RetryPolicy
     cancellation_type: ActivityCancellationType
+    task_queue: str
+    priority: Priority
 
 
 # Lookups read only: cheap to repeat. A killed worker is noticed by the start-to-close limit, so
@@ -61,10 +63,11 @@ MONEY: Options = {
 
 # A generation heartbeats every half second (see activities.generation); a worker that died is
 # noticed after three. The journal makes every retry a continuation. Cancellation is waited for,
-# so that what was made until then is in the ledger.
+# so that what was made until then is in the ledger. All attempts together may take a day, because
+# waiting for its turn behind thousands of calls counts.
 GENERATE: Options = {
     "start_to_close_timeout": timedelta(minutes=60),
-    "schedule_to_close_timeout": timedelta(hours=6),
+    "schedule_to_close_timeout": timedelta(hours=24),
     "heartbeat_timeout": timedelta(seconds=3),
     "retry_policy": RetryPolicy(
         initial_interval=timedelta(milliseconds=300),

@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import policies
     from workflows.client import SEARCH_ORGANISATION, SEARCH_STATUS, SEARCH_TEAM
     from workflows.contracts import TaskInput
+    from workflows.queueing import task_turn
     from workflows.schedule_contracts import Filed, Fire, ScheduledOutcome, StartedInput
 
 __all__ = ["ScheduledTask"]
@@ -57,6 +58,7 @@ class ScheduledTask:
                 # Ended by hand, this must not take a task along that somebody pays for.
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 static_summary=headline,
+                priority=task_turn(task.tenant, task.plan.priority),
                 search_attributes=TypedSearchAttributes(
                     [
                         SearchAttributePair(SEARCH_ORGANISATION, str(task.tenant.organisation_id)),

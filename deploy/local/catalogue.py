@@ -91,6 +91,9 @@ def entries(
             engine=model.engine,
             urls=tuple(urls),
             triton_model=model.triton_model,
+            # Calls of one model wait for one engine: a class of its own.
+            deployment_class=model.name if model.kind == "generate" else "",
+            slots=model.slots,
         )
         for model in served
     ]

@@ -31,6 +31,11 @@ DYNAMIC_CONFIG = {
     "history.timerProcessorMaxPollRPS": "10000",
     # A run is a megabyte or so: replaying one after a crash stays quick.
     "limit.historySize.suggestContinueAsNew": "1048576",
+    # Whose turn it is, is decided where all tasks of a queue are together. Reading stays as it
+    # was: what lies in other partitions when this comes into force is still found.
+    "matching.enableFairness": "true",
+    "matching.enableMigration": "true",
+    "matching.numTaskqueueWritePartitions": "1",
 }
 
 # As long as somebody may want to look at a task, or replay it.

@@ -76,6 +76,10 @@ class Admission(Wire):
     """The call may happen."""
 
     held_usd: Usd
+    usual_output_tokens: int | None = Field(
+        default=None,
+        description="What the team's last calls made, on average, in tokens; none: no calls yet.",
+    )
 
 
 class LookUpInput(Call):
@@ -127,6 +131,9 @@ class Candidate(Wire):
     reason: str
     constrained: bool = Field(
         default=False, description="The engine holds its answer to the task's schema."
+    )
+    deployment_class: str = Field(
+        default="", description="Whose queue its calls wait in; empty: the task's own."
     )
 
 

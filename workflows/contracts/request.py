@@ -15,12 +15,17 @@ __all__ = [
     "ApprovalWhen",
     "Limits",
     "Message",
+    "PriorityLevel",
     "Sampling",
     "TaskRequest",
     "ToolUse",
 ]
 
 BUILT_IN_TOOLS = frozenset({"calculator", "search"})
+
+
+# Whose turn it is at an engine first: at each level teams share by tokens.
+PriorityLevel = Literal["interactive", "default", "batch"]
 
 
 class Message(Asked):
@@ -219,6 +224,11 @@ class TaskRequest(Asked):
         default="auto",
         description="`auto` reuses an exactly equal earlier call's answer when sampling is greedy; "
         "`off` never reads nor writes the cache.",
+    )
+    priority: PriorityLevel = Field(
+        default="default",
+        description="Whose calls wait when the engine is busy: `batch` behind all others; "
+        "`interactive`, for keys with that scope, before all others.",
     )
     user: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
         default=None, description="End user the spend is attributed to."

@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import Field
 
 from workflows.contracts.base import ToolName, Usd, Wire
-from workflows.contracts.request import Limits, Sampling, ToolUse
+from workflows.contracts.request import Limits, PriorityLevel, Sampling, ToolUse
 
 __all__ = [
     "Call",
@@ -72,6 +72,7 @@ class Plan(Wire):
     limits: Limits = Limits()
     cache: Literal["auto", "off"] = "auto"
     output: Output | None = None
+    priority: PriorityLevel = "default"
 
 
 class LoopState(Wire):

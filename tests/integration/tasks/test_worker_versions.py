@@ -13,7 +13,7 @@ from temporalio.common import VersioningBehavior
 
 from activities.dependencies import Dependencies
 from deploy.versioning import deployment_config
-from deploy.worker import build_worker
+from deploy.worker import working as all_workers
 from settings import Settings
 from store.database import Database
 from tests.integration.api.conftest import serving
@@ -33,7 +33,7 @@ async def working(settings: Settings) -> AsyncIterator[None]:
     deps = Dependencies(settings, db)
     try:
         await deps.preload()
-        async with build_worker(client, deps):
+        async with all_workers(client, deps):
             yield
     finally:
         await deps.close()

@@ -110,7 +110,7 @@ def test_temporal_is_set_up_as_in_the_embedded_stack() -> None:
     script = (FOLDER / "temporal-namespace.sh").read_text()
     assert dict(re.findall(r"^add (\w+) (\w+)$", script, re.MULTILINE)) == SEARCH_ATTRIBUTES
     config = yaml.safe_load((FOLDER / "temporal-dynamic-config.yaml").read_text())
-    assert {name: str(rows[0]["value"]) for name, rows in config.items()} == DYNAMIC_CONFIG
+    assert {name: str(rows[0]["value"]).lower() for name, rows in config.items()} == DYNAMIC_CONFIG
 
 
 def test_scripts_are_valid_shell() -> None:

@@ -1,0 +1,138 @@
+"""Whose turn it is when more calls wait than the engine takes: orders and counts, never times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from settings import Settings
+from store.provision import ALL_SCOPES, create_key, create_organisation, create_team
+from tests.integration.api.conftest import serving
+from tests.integration.running import RunningStack
+from tests.integration.tasks.books import Books
+from tests.integration.tasks.caller import Caller, Refused, say, words
+from tests.integration.tasks.test_worker_versions import working
+
+MODEL = "scripted"
+#: What the scripted engine takes at a time; as many worker processes share it, one slot each.
+ENGINE_SLOTS = 1024
+
+
+@dataclass
+class Place:
+    """An API and a worker on queues of their own, where model calls have few slots."""
+
+    stack: RunningStack
+    settings: Settings
+    url: str
+    callers: list[Caller]
+
+    def team(self, *scopes: str) -> Caller:
+        """A tenant of its own, with a key that has more scopes than usual."""
+        admin = self.stack.admin_url
+        organisation = create_organisation(admin, f"turns {uuid4()}")
+        team = create_team(admin, organisation, "team")
+        key = create_key(admin, organisation, team, "key", scopes=(*ALL_SCOPES, *scopes))
+        made = Caller(self.url, key.token, organisation, key.key_id)
+        self.callers.append(made)
+        return made
+
+    @property
+    def queue(self) -> str:
+        return f"{self.settings.task_queue}-model-{MODEL}"
+
+
+@asynccontextmanager
+async def place(stack: RunningStack, slots: int) -> AsyncIterator[Place]:
+    changes = {"task_queue": f"turns-{uuid4().hex[:8]}", "workers": ENGINE_SLOTS // slots}
+    settings = stack.settings.model_copy(update=changes)
+    async with serving(settings) as api, working(settings):
+        made = Place(stack, settings, str(api.base_url), [])
+        yield made
+        for caller in made.callers:
+            await caller.http.aclose()
+
+
+def _call(pace_ms: int = 4, **fields: Any) -> dict[str, Any]:
+    question = f"{uuid4()} " + say(words(8), pace_ms=pace_ms)
+    return {"input": question, "model": MODEL, "cache": "off", **fields}
+
+
+async def _waiting(books: Books, caller: Caller, count: int) -> None:
+    """Wait until so many of a team's calls have a prompt, and so are on their way to the engine."""
+    asked = "select count(*)::int as n from generations where organisation_id = %s"
+    async with asyncio.timeout(90):
+        # Elsewhere: API and worker of these tests live in this thread.
+        while (await asyncio.to_thread(books.rows, asked, caller.organisation_id))[0]["n"] < count:
+            await asyncio.sleep(0.1)
+
+
+def _started(books: Books, *task_ids: str) -> list[datetime]:
+    """When the calls of tasks that have ended were begun, in their order."""
+    return [row["started_at"] for row in books.ledger(*task_ids)]
+
+
+async def _ended(caller: Caller, task_ids: list[str]) -> None:
+    for task_id in task_ids:
+        read = await caller.ended(task_id)
+        assert read["status"] == "succeeded", read
+
+
+async def test_a_teams_single_call_comes_after_a_few_of_another_teams_dozens(
+    stack: RunningStack, books: Books
+) -> None:
+    async with place(stack, slots=1) as here:
+        many, one = here.team(), here.team()
+        theirs = await asyncio.gather(*(many.submit(**_call()) for _ in range(40)))
+        await _waiting(books, many, 40)
+        single = await one.submit(**_call())
+        await _waiting(books, one, 1)
+        (arrived,) = books.rows(
+            "select g.created_at as at from generations g where g.organisation_id = %s",
+            one.organisation_id,
+        )
+        await _ended(one, [single])
+        await _ended(many, theirs)
+    (begun,) = _started(books, single)
+    before = [at for at in _started(books, *theirs) if arrived["at"] < at < begun]
+    after = [at for at in _started(books, *theirs) if at > begun]
+    assert len(before) <= 4, f"{len(before)} calls went first"
+    # Otherwise nothing was shown.
+    assert len(after) >= 10, f"only {len(after)} were still waiting"
+
+
+async def test_batch_waits_behind_default_and_both_behind_interactive(
+    stack: RunningStack, books: Books
+) -> None:
+    async with place(stack, slots=1) as here:
+        team = here.team("interactive")
+        batch = await asyncio.gather(*(team.submit(**_call(priority="batch")) for _ in range(20)))
+        await _waiting(books, team, 20)
+        default = await asyncio.gather(*(team.submit(**_call(pace_ms=20)) for _ in range(4)))
+        await _waiting(books, team, 24)
+        urgent = await team.submit(**_call(priority="interactive"))
+        await _ended(team, [*batch, *default, urgent])
+    begun = {
+        name: _started(books, *ids)
+        for name, ids in (("batch", batch), ("default", default), ("interactive", [urgent]))
+    }
+    # One may have been on its way to the worker when the other arrived.
+    assert sum(at < begun["default"][-1] for at in begun["batch"]) < 20 - 8
+    assert sum(at > begun["interactive"][0] for at in begun["default"]) >= 1
+    assert max(begun["batch"]) > max(begun["default"])
+
+
+async def test_going_before_others_takes_a_scope(caller: Caller) -> None:
+    with pytest.raises(Refused) as refused:
+        await caller.submit(**_call(priority="interactive"))
+    assert (refused.value.status, refused.value.problem["scope"]) == (403, "interactive")
+    with pytest.raises(Refused) as refused:
+        await caller.submit(**_call(priority="urgent"))
+    assert refused.value.status == 422

@@ -9,7 +9,10 @@ from activities.definitions import Definitions
 from activities.egress import Egress
 from inference.client import TritonClient
 from inference.tokenizers import ModelTokenizer, load_tokenizer
+from inference.upstream.client import Upstream, UpstreamClient, Upstreams
+from inference.upstream.keys import UpstreamKeys
 from settings import Settings
+from store.catalogue import Deployment
 from store.catalogue_view import CatalogueView
 from store.database import Database
 
@@ -65,6 +68,8 @@ class Dependencies:
     settings: Settings
     db: Database
     engines: Engines = field(default_factory=Engines)
+    upstreams: Upstreams = field(default_factory=Upstreams)
+    upstream_keys: UpstreamKeys = field(init=False)
     catalogue: CatalogueView = field(init=False)
     tokenizers: Tokenizers = field(init=False)
     definitions: Definitions = field(init=False)
@@ -72,9 +77,19 @@ class Dependencies:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "catalogue", CatalogueView(self.db))
+        object.__setattr__(self, "upstream_keys", UpstreamKeys(self.settings.upstream_keys_file))
         object.__setattr__(self, "tokenizers", Tokenizers(self.settings))
         object.__setattr__(self, "definitions", Definitions(self.db))
         object.__setattr__(self, "egress", Egress(self.settings.egress_allow))
+
+    def upstream(self, deployment: Deployment, url: str) -> UpstreamClient:
+        """Return the client of an upstream, with its key of today.
+
+        Raises:
+            EngineDenied: Its key is not there.
+        """
+        key = self.upstream_keys.of(deployment.secret)
+        return self.upstreams.at(Upstream(deployment.model, url, key))
 
     async def preload(self) -> None:
         """Load the tokenizers of the served models, so that no task waits for them."""
@@ -84,4 +99,5 @@ class Dependencies:
     async def close(self) -> None:
         """Close what was opened."""
         await self.engines.close()
+        await self.upstreams.close()
         await self.db.close()

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import ParamSpec, TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from inference.errors import EngineBusy as Busy
+from inference.errors import EngineDenied as Denied
 from inference.errors import EngineError
 from inference.errors import RequestRefused as EngineRefused
 from store.errors import DatabaseUnavailable, Fenced, JournalGap, StoreError
 from store.pricing import UnknownName, Unpriced
 from workflows.errors import (
+    ContextTooLong,
     DatabaseDown,
+    EngineBusy,
+    EngineDenied,
     EngineDown,
     Internal,
+    ModelUnpriced,
     NotFound,
     OverlineError,
     PolicyError,
@@ -52,13 +59,23 @@ def typed_failures(run: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             raise ApplicationError(
                 str(error), type=Internal.type(), category=ApplicationErrorCategory.BENIGN
             ) from error
-        except (UnknownName, Unpriced) as error:
+        except UnknownName as error:
             raise _failure(NotFound(str(error))) from error
+        except Unpriced as error:
+            raise _failure(ModelUnpriced(str(error))) from error
         except StoreError as error:
             # Settled, not admitted, not found: another try would meet the same.
             raise ApplicationError(str(error), type=Internal.type(), non_retryable=True) from error
         except EngineRefused as error:
-            raise _failure(RequestRefused(str(error))) from error
+            refused = ContextTooLong if error.code == "prompt_too_long" else RequestRefused
+            # Its words may repeat what the caller wrote: beside the message, which is logged.
+            said = error.told.message if error.told else None
+            raise _failure(refused(str(error), said=said or None)) from error
+        except Denied as error:
+            raise _failure(EngineDenied(str(error))) from error
+        except Busy as error:
+            after = error.told.retry_after_s if error.told else None
+            raise _failure(EngineBusy(str(error)), after) from error
         except EngineError as error:
             raise _failure(EngineDown(str(error))) from error
         except Exception as error:
@@ -72,12 +89,13 @@ def typed_failures(run: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
     return wrapped
 
 
-def _failure(error: OverlineError) -> ApplicationError:
+def _failure(error: OverlineError, after_s: float | None = None) -> ApplicationError:
     return ApplicationError(
         error.message,
         {key: value for key, value in error.facts.items() if value is not None},
         type=error.type(),
         non_retryable=not error.retryable,
+        next_retry_delay=timedelta(seconds=after_s) if after_s else None,
         # A refusal is an answer, not an incident: it should not count as one in metrics and logs.
         category=(
             ApplicationErrorCategory.BENIGN

@@ -9,13 +9,14 @@ from temporalio import activity
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
+from activities.generated import generated_of
 from activities.heartbeats import heartbeats
 from activities.journaling import Ended, JournalWriter
 from activities.lost_attempts import LostAttempts, reading_after_end
-from activities.toolbox import Registered, choice_grammar, parse_choice, parse_choices
+from activities.toolbox import Registered, choice_grammar
+from activities.upstream_generation import UpstreamGeneration
 from inference.client import TritonClient
 from inference.errors import EngineError, EngineUnavailable, RequestRefused
-from inference.json_schema import objection
 from inference.messages import Final, GenerationRequest, Timings
 from inference.prompt import Sampling as EngineSampling
 from observability import genai
@@ -23,9 +24,8 @@ from observability.metrics import record_generation, record_interruption
 from observability.spans import current_trace_id, identify, trace_carrier
 from store import journal, tasks
 from store.journal import AttemptUsage, Begun
-from workflows.contracts import INLINE_ANSWER_CHARS, AccountInput, Generated, GenerateInput, Usage
+from workflows.contracts import AccountInput, Generated, GenerateInput, Usage
 from workflows.errors import ModelChanged
-from workflows.transcript import digest_of
 
 __all__ = ["Generation"]
 
@@ -40,6 +40,7 @@ class Generation:
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
         self._lost = LostAttempts(deps)
+        self._elsewhere = UpstreamGeneration(deps, self._lost)
 
     @activity.defn(name="generation.generate")
     @typed_failures
@@ -50,6 +51,8 @@ class Generation:
             ApplicationError: `EngineDown` (retried, and continued), `RequestRefused` (not).
             asyncio.CancelledError: The task was cancelled; what was made is accounted for.
         """
+        if call.chosen.engine == "openai":
+            return await self._elsewhere.generate(call, await self._schema(call))
         attempt = activity.info().attempt
         # Another replica on every retry: the last one may be what broke.
         replica = call.chosen.urls[(attempt - 1) % len(call.chosen.urls)]
@@ -277,34 +280,18 @@ class Generation:
         schema: str | None,
         timings: Timings | None,
     ) -> Generated:
-        text, turn = ended.text, call.turn
-        registered = await self._registered(call) if turn.purpose == "tool_call" else {}
-        return Generated(
-            model=call.chosen.model,
+        return await generated_of(
+            self._deps,
+            call,
+            text=ended.text,
             finish_reason=ended.finish_reason,
             usage=Usage(
                 prompt_tokens=len(begun.prompt_ids),
                 completion_tokens=ended.completion_tokens,
                 cached_tokens=ended.cached_tokens,
             ),
-            digest=digest_of(text),
-            chars=len(text),
-            answer=(
-                text if turn.purpose == "answer" and len(text) <= INLINE_ANSWER_CHARS else None
-            ),
-            tool_call=(
-                parse_choice(text, turn.tools, registered)
-                if turn.purpose == "tool_call" and turn.parallel == 1
-                else None
-            ),
-            tool_calls=(
-                parse_choices(text, turn.tools, registered, parallel=turn.parallel)
-                if turn.parallel > 1
-                else ()
-            ),
+            schema=schema,
             epoch=begun.epoch,
             resumed_tokens=len(begun.generated_ids),
-            first_token_ms=timings.first_token_ms if timings else None,
-            total_ms=timings.total_ms if timings else None,
-            invalid=None if schema is None else objection(schema, text, ended.finish_reason),
+            timings=timings,
         )

@@ -154,6 +154,10 @@ class JournalWriter:
             completion_tokens=reading.completion_tokens,
             source="engine",
         )
+        await self.ended_early(usage)
+
+    async def ended_early(self, usage: AttemptUsage) -> None:
+        """Write the end of a cancelled generation."""
         await self._end(usage, "cancelled", "cancelled")
 
     async def _end(
@@ -214,5 +218,5 @@ class JournalWriter:
                 raise Fenced("a newer attempt has taken over this generation")
             self._unsure = None
             self._sequence += 1
-            if not self._ids:
+            if not self._ids and not self._text:
                 self._arrived.clear()

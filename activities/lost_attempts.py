@@ -16,6 +16,7 @@ from activities.dependencies import Dependencies
 from inference.client import TritonClient
 from inference.errors import EngineError, EngineUnavailable
 from inference.messages import MeterReading
+from inference.upstream.estimate import TextCount
 from store import journal
 from store.journal import AttemptUsage, Begun, UnresolvedAttempt
 from workflows.contracts import AccountInput, GenerateInput
@@ -91,10 +92,38 @@ class LostAttempts:
         if call.patient and not all(known):
             raise EngineUnavailable("an engine cannot be asked what it made", "not_counted")
 
+    async def _estimate(self, call: GenerateInput | AccountInput, lost: UnresolvedAttempt) -> None:
+        """Write down what an attempt at an upstream is likely to have used: nobody can be asked.
+
+        The request had been sent, and what came back since the last append to the journal is
+        unknown.
+        """
+        organisation, key = call.tenant.organisation_id, call.generation_key
+        staged = await journal.staged_request(self._deps.db, organisation, key)
+        written = TextCount()
+        written.add(await journal.text_of_attempt(self._deps.db, organisation, key, lost.epoch))
+        await journal.resolve_attempt(
+            self._deps.db,
+            organisation_id=organisation,
+            generation_key=key,
+            epoch=lost.epoch,
+            usage=AttemptUsage(
+                prompt_tokens=staged.prompt_tokens,
+                cached_tokens=0,
+                completion_tokens=written.tokens,
+                source="estimate",
+            ),
+            outcome="lost",
+            cause="worker_lost",
+        )
+
     async def _resolve(
         self, call: GenerateInput | AccountInput, triton_model: str, lost: UnresolvedAttempt
     ) -> bool:
         """Write down what an attempt produced; return whether all is known that ever will be."""
+        if "://" in lost.replica:
+            await self._estimate(call, lost)
+            return True
         try:
             reading = await reading_after_end(
                 self._deps.engines.at(lost.replica), triton_model, lost.request_id

@@ -85,6 +85,15 @@ def encode_chat(
     return ids
 
 
+def plain(message: ChatMessage) -> dict[str, str]:
+    """The message as any chat model understands it: a tool's result is told by the user.
+
+    Raises:
+        RequestRefused: The role does not exist.
+    """
+    return _spoken(message, knows_tools=False)
+
+
 def _masked(
     tokenizer: ModelTokenizer, messages: Sequence[ChatMessage]
 ) -> tuple[list[ChatMessage], list[str], str]:

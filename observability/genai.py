@@ -21,6 +21,7 @@ from opentelemetry.util.types import AttributeValue
 __all__ = [
     "CONVENTIONS",
     "PROVIDER",
+    "UPSTREAM_PROVIDER",
     "Operation",
     "model_call_span",
     "set_content",
@@ -35,6 +36,9 @@ CONVENTIONS: Final = "opentelemetry-semantic-conventions 0.66b2"
 
 PROVIDER: Final = "nvidia.triton"
 """Value of ``gen_ai.provider.name``; the conventions list none for Triton and allow any."""
+
+UPSTREAM_PROVIDER: Final = "openai"
+"""The same of whatever speaks OpenAI's protocol: the conventions ask for the best that is known."""
 
 Operation = Literal["chat", "text_completion", "embeddings"]
 
@@ -82,21 +86,26 @@ def span_name(model: str, operation: Operation = "text_completion") -> str:
 
 @contextmanager
 def model_call_span(
-    model: str, operation: Operation = "text_completion", *, server: str | None = None
+    model: str,
+    operation: Operation = "text_completion",
+    *,
+    server: str | None = None,
+    provider: str = PROVIDER,
 ) -> Iterator[Span]:
     """Open the span of one model call; an exception marks it as failed and goes on.
 
     Args:
         model: Registered name of the model.
         operation: ``text_completion`` for token ids to Triton, ``embeddings`` for vectors.
-        server: Triton replica, ``host:port``.
+        server: Triton replica, ``host:port``, or an upstream's URL.
+        provider: Who runs the engine.
     """
     with trace.get_tracer(__name__).start_as_current_span(
         span_name(model, operation),
         kind=SpanKind.CLIENT,
         attributes={
             OPERATION_NAME: operation,
-            PROVIDER_NAME: PROVIDER,
+            PROVIDER_NAME: provider,
             REQUEST_MODEL: model,
             **_server(server),
         },
@@ -125,6 +134,7 @@ def set_request(
     output_type: Literal["text", "json"] = "text",
     conversation_id: str | None = None,
     resumed_tokens: int = 0,
+    provider: str = PROVIDER,
 ) -> None:
     """Say what was asked.
 
@@ -141,12 +151,13 @@ def set_request(
         output_type: ``json`` if a schema or grammar binds the answer.
         conversation_id: The task's id.
         resumed_tokens: Tokens of earlier attempts that are not generated again.
+        provider: Who runs the engine.
     """
     _set(
         span,
         {
             OPERATION_NAME: operation,
-            PROVIDER_NAME: PROVIDER,
+            PROVIDER_NAME: provider,
             REQUEST_MODEL: model,
             REQUEST_MAX_TOKENS: max_tokens,
             REQUEST_TEMPERATURE: temperature,

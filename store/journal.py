@@ -11,13 +11,14 @@ from typing import Any, Literal
 from uuid import UUID
 
 from store.database import Database
-from store.errors import Fenced
+from store.errors import Fenced, NotFound
 from store.journal_records import (
     AttemptTimings,
     AttemptUsage,
     Begun,
     Channel,
     FinishedGeneration,
+    StagedRequest,
     UnresolvedAttempt,
     UsageSource,
     begun_from_row,
@@ -32,6 +33,7 @@ __all__ = [
     "Begun",
     "Channel",
     "FinishedGeneration",
+    "StagedRequest",
     "UnresolvedAttempt",
     "UsageSource",
     "append_chunk",
@@ -41,6 +43,9 @@ __all__ = [
     "resolve_attempt",
     "restart",
     "stage_prompt",
+    "stage_request",
+    "staged_request",
+    "text_of_attempt",
     "unpack",
     "unresolved_attempts",
 ]
@@ -90,6 +95,77 @@ async def stage_prompt(
             jsonb(provenance),
         ),
     )
+
+
+async def stage_request(
+    db: Database,
+    *,
+    organisation_id: UUID,
+    generation_key: str,
+    workflow_id: str,
+    task_id: UUID,
+    step: int,
+    call_key: str,
+    candidate: int,
+    channel: Channel,
+    model: str,
+    model_version: str,
+    deployment: str,
+    request: StagedRequest,
+    provenance: list[Any] | None = None,
+) -> None:
+    """Keeps what an upstream is asked, as `stage_prompt` does the token ids of a prompt."""
+    await db.call(
+        organisation_id,
+        "stage_request",
+        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
+        (
+            generation_key,
+            call_key,
+            candidate,
+            workflow_id,
+            task_id,
+            step,
+            channel,
+            model,
+            model_version,
+            "",
+            deployment,
+            request.request,
+            request.prompt_tokens,
+            jsonb(provenance),
+        ),
+    )
+
+
+async def staged_request(db: Database, organisation_id: UUID, generation_key: str) -> StagedRequest:
+    """What an upstream is asked.
+
+    Raises:
+        NotFound: Nothing was staged under this key, or token ids were.
+    """
+    rows = await db.run(
+        organisation_id,
+        "select request, prompt_tokens from generations"
+        " where organisation_id = %s and generation_key = %s and request is not null",
+        (organisation_id, generation_key),
+    )
+    if not rows:
+        raise NotFound("no request was staged under this key")
+    return StagedRequest(**rows[0])
+
+
+async def text_of_attempt(
+    db: Database, organisation_id: UUID, generation_key: str, epoch: int
+) -> str:
+    """The text that one attempt has written to the journal."""
+    rows = await db.run(
+        organisation_id,
+        "select coalesce(string_agg(text, '' order by seq), '') as text from token_chunks"
+        " where organisation_id = %s and step_key = %s and epoch = %s",
+        (organisation_id, generation_key, epoch),
+    )
+    return str(rows[0]["text"])
 
 
 async def begin_attempt(
@@ -175,7 +251,7 @@ async def resolve_attempt(
     rows = await db.call(
         organisation_id,
         "resolve_attempt",
-        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
+        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
         (
             generation_key,
             epoch,
@@ -189,6 +265,7 @@ async def resolve_attempt(
             t.queue_ms,
             t.first_token_ms,
             t.duration_ms,
+            usage.reasoning_tokens,
         ),
     )
     return bool(rows[0]["f"])
@@ -236,7 +313,7 @@ async def finish_attempt(
     rows = await db.call(
         organisation_id,
         "finish_attempt",
-        "%s, %s, %s, %s::int4[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
+        "%s, %s, %s, %s::int4[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
         (
             generation_key,
             epoch,
@@ -255,6 +332,7 @@ async def finish_attempt(
             outcome,
             error_code,
             cause,
+            usage.reasoning_tokens,
         ),
     )
     return bool(rows[0]["f"])

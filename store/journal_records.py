@@ -11,21 +11,22 @@ from typing import Literal
 from store.database import Row
 
 Channel = Literal["answer", "tool_call"]
-UsageSource = Literal["engine", "journal"]
+UsageSource = Literal["engine", "journal", "upstream", "estimate"]
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptUsage:
     """Tokens one attempt made the engine process, by the engine's count or the journal's.
 
-    `prompt_tokens` includes `cached_tokens`; both are of this attempt alone, as is
-    `completion_tokens`.
+    `prompt_tokens` includes `cached_tokens`, `completion_tokens` includes `reasoning_tokens`; all
+    are of this attempt alone.
     """
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     source: UsageSource
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,19 @@ class UnresolvedAttempt:
     request_id: str
     replica: str
     journaled_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRequest:
+    """What an upstream is asked.
+
+    Attributes:
+        request: JSON text: `messages` and `parameters`.
+        prompt_tokens: what that is likely to be, in tokens.
+    """
+
+    request: str
+    prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

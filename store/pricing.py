@@ -41,7 +41,8 @@ def models_of(catalogue: Catalogue, route: str, model: str | None) -> list[str]:
         known = sorted(
             name for name, m in catalogue.models.items() if "embedding" not in m.capabilities
         )
-        if model not in known:
+        found = catalogue.find(model)
+        if found is None or found.name not in known:
             raise UnknownName("model", model, known)
         return [model]
     if route not in catalogue.routes:
@@ -61,13 +62,13 @@ def worst_case_usd(catalogue: Catalogue, models: list[str], max_tokens: int) -> 
     """
     worst: Decimal | None = None
     for name in models:
-        price, model = catalogue.prices.get(name), catalogue.models.get(name)
+        price, model = catalogue.price_of(name), catalogue.find(name)
         if price is None or model is None:
             continue
         output = min(max_tokens, model.context_window)
         taken_in = max(price.input_usd_per_million, price.cached_input_usd_per_million)
         full = Decimal(model.context_window - output) * taken_in + Decimal(output) * max(
-            taken_in, price.output_usd_per_million
+            taken_in, price.output_usd_per_million, price.reasoning_usd_per_million or 0
         )
         worst = full if worst is None else max(worst, full)
     if worst is None:

@@ -350,7 +350,7 @@ def _config(app: ScriptedUpstream, port: int) -> uvicorn.Config:
         app,
         host="127.0.0.1",
         port=port,
-        log_level="critical",
+        log_config=None,
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=1,

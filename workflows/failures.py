@@ -13,6 +13,13 @@ __all__ = ["describe"]
 _CODES = {error.type(): error.code for error in ALL_ERRORS}
 
 
+def _told(cause: ApplicationError) -> str:
+    """The message, with what an upstream said of the request: its caller may read that."""
+    facts = cause.details[0] if cause.details else None
+    said = facts.get("said") if isinstance(facts, dict) else None
+    return f"{cause.message}: {said}" if said else cause.message
+
+
 def describe(error: BaseException, *, step: int | None) -> TaskError:
     """Return the task's error for a failure met in workflow code."""
     layer: str | None = None
@@ -25,7 +32,7 @@ def describe(error: BaseException, *, step: int | None) -> TaskError:
         cause = cause.cause
     if isinstance(cause, ApplicationError) and cause.type in _CODES:
         return TaskError(
-            code=_CODES[cause.type or ""], message=cause.message, step=step, layer=layer
+            code=_CODES[cause.type or ""], message=_told(cause), step=step, layer=layer
         )
     if isinstance(cause, ActivityTimeout):
         return TaskError(

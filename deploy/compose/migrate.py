@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import unquote, urlsplit
 
-from deploy.local.catalogue import entries
+from deploy.local.catalogue import entries, with_upstreams
 from deploy.local.errors import StackError
 from settings import Settings, load_settings
 from store import bootstrap, catalogue
@@ -76,6 +76,12 @@ def _migrate(settings: Settings, elsewhere: dict[str, tuple[str, ...]]) -> None:
         for each in deployments
     ]
 
+    models, deployments, prices, routes = with_upstreams(
+        (models, deployments, prices, routes),
+        settings.upstreams,
+        _say,
+    )
+
     async def sync() -> None:
         database = await Database.open(database_url(admin), max_size=1, name="overline migrate")
         try:
@@ -87,6 +93,10 @@ def _migrate(settings: Settings, elsewhere: dict[str, tuple[str, ...]]) -> None:
     created = bootstrap.ensure_demo_identity(admin)
     if created is not None:
         sys.stdout.write(f"OVERLINE_API_KEY={created.token}\n")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
 
 
 def _password(url: str) -> str:

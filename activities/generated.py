@@ -1,0 +1,51 @@
+"""What a finished generation says across the border, whichever engine made it."""
+
+from __future__ import annotations
+
+from activities.dependencies import Dependencies
+from activities.toolbox import parse_choice, parse_choices
+from inference.json_schema import objection
+from inference.messages import Timings
+from workflows.contracts import INLINE_ANSWER_CHARS, Generated, GenerateInput, Usage
+from workflows.transcript import digest_of
+
+__all__ = ["generated_of"]
+
+
+async def generated_of(
+    deps: Dependencies,
+    call: GenerateInput,
+    *,
+    text: str,
+    finish_reason: str,
+    usage: Usage,
+    schema: str | None,
+    epoch: int,
+    resumed_tokens: int = 0,
+    timings: Timings | None = None,
+) -> Generated:
+    """Return it: a long text stays in the journal, a choice is read, an answer is looked at."""
+    turn = call.turn
+    choosing = turn.purpose == "tool_call"
+    registered = await deps.definitions.of(call.tenant.organisation_id, turn) if choosing else {}
+    return Generated(
+        model=call.chosen.model,
+        finish_reason=finish_reason,
+        usage=usage,
+        digest=digest_of(text),
+        chars=len(text),
+        answer=text if not choosing and len(text) <= INLINE_ANSWER_CHARS else None,
+        tool_call=(
+            parse_choice(text, turn.tools, registered) if choosing and turn.parallel == 1 else None
+        ),
+        tool_calls=(
+            parse_choices(text, turn.tools, registered, parallel=turn.parallel)
+            if turn.parallel > 1
+            else ()
+        ),
+        epoch=epoch,
+        resumed_tokens=resumed_tokens,
+        first_token_ms=timings.first_token_ms if timings else None,
+        total_ms=timings.total_ms if timings else None,
+        invalid=None if schema is None else objection(schema, text, finish_reason),
+    )

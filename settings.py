@@ -55,6 +55,14 @@ class Settings(BaseSettings):
     max_request_bytes: int = Field(
         default=2_000_000, description="Largest request body accepted, in bytes."
     )
+    max_map_bytes: int = Field(
+        default=32_000_000, description="Largest body of a map's submission accepted, in bytes."
+    )
+    map_run_inputs: int = Field(
+        default=500,
+        ge=1,
+        description="Inputs of a map begun in one run of its workflow, before the next run.",
+    )
 
     # Postgres
     database_url: SecretStr = Field(
@@ -144,8 +152,23 @@ class Settings(BaseSettings):
         default=("smollm2-135m-instruct", "gemma-3-270m", "all-minilm-l6-v2"),
         description="Registered models the embedded stack serves, by comma.",
     )
+    upstreams: Path | None = Field(
+        default=None,
+        description="YAML or JSON file of OpenAI-compatible upstreams and of routes to them; read "
+        "by `overline up` and `migrate`. See docs/09-models.md.",
+    )
+    upstream_keys_file: Path | None = Field(
+        default=None,
+        description="JSON file of the upstreams' API keys, by name; read again when it changes.",
+    )
     default_max_cost_usd: Decimal | None = Field(
         default=None, description="Budget of a task whose request names none, in USD."
+    )
+    session_idle_seconds: int = Field(
+        default=300,
+        ge=1,
+        le=86_400,
+        description="The workflow of a session ends when nothing is said for so many seconds.",
     )
 
     # observability

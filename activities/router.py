@@ -23,6 +23,9 @@ __all__ = ["Router", "Rule", "choose"]
 CHARS_PER_TOKEN = 3
 # What a model must be able to for its answer to be held to a JSON schema.
 CONSTRAINS = "json_schema"
+# What it must be able to for a choice among tools to be held to them; and who does without.
+CHOOSES = "grammar"
+TOOLS = "tools"
 
 
 class When(BaseModel):
@@ -75,7 +78,7 @@ def choose(catalogue: Catalogue, call: DecideInput, *, held: bool = False) -> De
         NotFound: None of its models can take the call, or is deployed.
     """
     if not held:
-        return _choose(catalogue, call, {"grammar"} if call.turn.purpose == "tool_call" else set())
+        return _choose(catalogue, call, {CHOOSES} if call.turn.purpose == "tool_call" else set())
     try:
         return _choose(catalogue, call, {CONSTRAINS})
     except NotFound:
@@ -95,7 +98,7 @@ def _choose(catalogue: Catalogue, call: DecideInput, needed: set[str]) -> Decisi
         else [Rule(model=call.model)]
     )
     for rule in rules:
-        model = catalogue.models[rule.model]
+        model = registered(catalogue, rule.model)
         why_not = _objection(catalogue, model, rule, needed)
         if why_not is None and tokens > (rule.when.max_prompt_tokens or tokens):
             too_long.append(rule)
@@ -117,10 +120,14 @@ def _choose(catalogue: Catalogue, call: DecideInput, needed: set[str]) -> Decisi
 
 
 def _objection(catalogue: Catalogue, model: Model, rule: Rule, needed: set[str]) -> str | None:
-    missing = (needed | set(rule.when.capabilities)) - set(model.capabilities)
+    able = set(model.capabilities)
+    if TOOLS in able:
+        # Whoever calls functions chooses among tools without a grammar.
+        able.add(CHOOSES)
+    missing = (needed | set(rule.when.capabilities)) - able
     if missing:
         return f"lacks {', '.join(sorted(missing))}"
-    price = catalogue.prices.get(model.name)
+    price = catalogue.price_of(rule.model)
     if price is None:
         return "has no price"
     ceiling = rule.max_usd_per_million_output
@@ -138,21 +145,35 @@ def _misfit(rule: Rule, tokens: int) -> str | None:
 
 
 def _deployed(catalogue: Catalogue, rule: Rule, reason: str, needed: set[str]) -> list[Candidate]:
-    model = catalogue.models[rule.model]
+    model = registered(catalogue, rule.model)
     return [
         Candidate(
-            model=model.name,
+            # By the name it was asked for, where the model is a wildcard.
+            model=rule.model,
             version=model.version,
             deployment=deployment.id,
-            triton_model=deployment.triton_model,
+            engine="openai" if deployment.engine == "openai" else "triton",
+            triton_model=deployment.engine_model(rule.model),
             urls=tuple(deployment.urls),
             tokenizer_version=model.tokenizer_version,
             reason=reason,
             constrained=CONSTRAINS in needed,
             deployment_class=deployment.deployment_class,
         )
-        for deployment in catalogue.deployments_of(model.name)
+        for deployment in catalogue.deployments_of(rule.model)
     ]
+
+
+def registered(catalogue: Catalogue, name: str) -> Model:
+    """Return the model that a name means.
+
+    Raises:
+        NotFound: None does.
+    """
+    model = catalogue.find(name)
+    if model is None:
+        raise NotFound(f"model {name!r} is not registered")
+    return model
 
 
 def _reason(call: DecideInput, rule: Rule, tokens: int) -> str:

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -23,10 +23,12 @@ class Model:
     """A registered model.
 
     Attributes:
+        name: a name that ends in `*` stands for every name that begins with the rest of it.
         version: changes whenever the weights or their template do.
         context_window: tokens, prompt and answer together.
         max_output_tokens: most tokens of one answer (0 for embedding models).
-        capabilities: of `chat`, `completion`, `json_schema`, `grammar`, `embedding`.
+        capabilities: of `chat`, `completion`, `json_schema`, `grammar`, `tools`, `vision`,
+            `embedding`.
     """
 
     name: str
@@ -40,12 +42,16 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A model on an engine, behind one or more Triton replicas (`host:port`).
+    """A model on an engine, behind one or more Triton replicas (`host:port`) or an upstream's URL.
 
     Attributes:
+        triton_model: the engine's own name of it. An upstream's may have a `*`, which stands for
+            what the wildcard of the model stood for; none at all means the name that was asked for.
         deployment_class: Deployments of one class share a queue; empty: calls wait with all other
             work.
         slots: Requests the engine runs at a time, each replica.
+        secret: name of the key an upstream is asked with.
+        options: what else is to be known of an upstream; see `inference.upstream.options`.
     """
 
     id: str
@@ -56,17 +62,31 @@ class Deployment:
     enabled: bool = True
     deployment_class: str = ""
     slots: int = 1
+    secret: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def engine_model(self, name: str) -> str:
+        """The engine's name of what was asked for by `name`."""
+        if not self.triton_model:
+            return name
+        stem = self.model.removesuffix("*")
+        return self.triton_model.replace("*", name[len(stem) :] if stem != self.model else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """A model's price in USD per million tokens from a date on."""
+    """A model's price in USD per million tokens from a date on.
+
+    Attributes:
+        reasoning_usd_per_million: of thoughts; None: they cost what all output does.
+    """
 
     model: str
     input_usd_per_million: Decimal
     cached_input_usd_per_million: Decimal
     output_usd_per_million: Decimal
     valid_from: datetime
+    reasoning_usd_per_million: Decimal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +117,29 @@ class Catalogue:
     routes: dict[str, Route]
     digest: str
 
-    def deployments_of(self, model: str) -> list[Deployment]:
-        """Enabled deployments of a model, in order of their ids."""
-        found = (d for d in self.deployments.values() if d.model == model and d.enabled)
+    def find(self, name: str) -> Model | None:
+        """The model that a name means: its own, or the longest wildcard's that stands for it."""
+        if "*" in name:
+            return None
+        exact = self.models.get(name)
+        if exact is not None:
+            return exact
+        found = (
+            m for m in self.models.values() if m.name[-1] == "*" and name.startswith(m.name[:-1])
+        )
+        return max(found, key=lambda m: len(m.name), default=None)
+
+    def price_of(self, name: str) -> Price | None:
+        """The price in force of the model that a name means."""
+        model = self.find(name)
+        return self.prices.get(model.name) if model is not None else None
+
+    def deployments_of(self, name: str) -> list[Deployment]:
+        """Enabled deployments of the model that a name means, in order of their ids."""
+        model = self.find(name)
+        if model is None:
+            return []
+        found = (d for d in self.deployments.values() if d.model == model.name and d.enabled)
         return sorted(found, key=lambda d: d.id)
 
     def class_slots(self) -> dict[str, int]:
@@ -179,11 +219,14 @@ async def sync_catalogue(
     statements += [
         (
             (
-                "insert into deployments values (%s, %s, %s, %s, %s, %s, %s, %s)"
+                "insert into deployments (deployment, model, engine, urls, triton_model, enabled,"
+                " class, slots, secret, options)"
+                " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
                 " on conflict (deployment) do update set model = excluded.model,"
                 " engine = excluded.engine, urls = excluded.urls,"
                 " triton_model = excluded.triton_model, enabled = excluded.enabled,"
-                " class = excluded.class, slots = excluded.slots"
+                " class = excluded.class, slots = excluded.slots, secret = excluded.secret,"
+                " options = excluded.options"
             ),
             (
                 d.id,
@@ -194,6 +237,8 @@ async def sync_catalogue(
                 d.enabled,
                 d.deployment_class,
                 d.slots,
+                d.secret,
+                jsonb(d.options),
             ),
         )
         for d in deployments
@@ -201,11 +246,12 @@ async def sync_catalogue(
     statements += [
         (
             (
-                "insert into prices values (%s, %s, %s, %s, %s)"
+                "insert into prices values (%s, %s, %s, %s, %s, %s)"
                 " on conflict (model, valid_from) do update set"
                 " input_usd_per_million = excluded.input_usd_per_million,"
                 " cached_input_usd_per_million = excluded.cached_input_usd_per_million,"
-                " output_usd_per_million = excluded.output_usd_per_million"
+                " output_usd_per_million = excluded.output_usd_per_million,"
+                " reasoning_usd_per_million = excluded.reasoning_usd_per_million"
             ),
             (
                 p.model,
@@ -213,6 +259,7 @@ async def sync_catalogue(
                 p.input_usd_per_million,
                 p.cached_input_usd_per_million,
                 p.output_usd_per_million,
+                p.reasoning_usd_per_million,
             ),
         )
         for p in prices
@@ -253,7 +300,7 @@ async def load_catalogue(db: Database) -> Catalogue:
             (
                 (
                     "select deployment as id, model, engine, urls, triton_model, enabled,"
-                    " class as deployment_class, slots from deployments"
+                    " class as deployment_class, slots, secret, options from deployments"
                 ),
                 (),
             ),

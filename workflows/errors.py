@@ -19,12 +19,16 @@
     │   ├── StepLimitReached    OVL-3002  —     the loop ended before an answer
     │   ├── EndedOutside        OVL-3003  —     somebody terminated the workflow
     │   ├── TokenLimitReached   OVL-3004  —     the loop used up its tokens
-    │   └── DeadlineReached     OVL-3005  —     the task ran out of its time
+    │   ├── DeadlineReached     OVL-3005  —     the task ran out of its time
+    │   └── MapStopped          OVL-3006  —     an input failed, and the map was to stop then
     └── OutageError          a part is at fault; retried
         ├── DatabaseDown        OVL-4001  503
         ├── OrchestratorDown    OVL-4002  503
         ├── EngineDown          OVL-4003  503
         ├── ModelChanged        OVL-4004  503   another version is deployed: asked again with it
+        ├── EngineBusy          OVL-4005  503   an upstream's own limit; it may say until when
+        ├── EngineDenied        OVL-4006  502   an upstream does not take us; never retried
+        ├── ModelUnpriced       OVL-4007  503   nobody knows what it costs, so it is not served
         └── Internal            OVL-5000  500
 
 `type` is the name a Temporal failure carries; retry policies refer to it. Standard library only,
@@ -44,13 +48,17 @@ __all__ = [
     "DatabaseDown",
     "DeadlineReached",
     "EndedOutside",
+    "EngineBusy",
+    "EngineDenied",
     "EngineDown",
     "Forbidden",
     "Internal",
     "InvalidRequest",
     "KeyRefused",
     "MalformedRequest",
+    "MapStopped",
     "ModelChanged",
+    "ModelUnpriced",
     "NotFound",
     "OrchestratorDown",
     "OutageError",
@@ -201,6 +209,12 @@ class DeadlineReached(PolicyError):
     code, status, title = "OVL-3005", 422, "Deadline reached"
 
 
+class MapStopped(PolicyError):
+    """An input of a map failed, and the map was to stop then."""
+
+    code, status, title = "OVL-3006", 422, "Map stopped"
+
+
 class OutageError(OverlineError):
     """A part is down; the same request is worth sending again."""
 
@@ -235,6 +249,26 @@ class ModelChanged(OutageError):
     retryable = False
 
 
+class EngineBusy(OutageError):
+    """An upstream asks us to come back later; `retry_after_s` among the facts may say when."""
+
+    code, status, title = "OVL-4005", 503, "Upstream busy"
+
+
+class EngineDenied(OutageError):
+    """An upstream does not take our key, our account or its model's name: an operator must act."""
+
+    code, status, title = "OVL-4006", 502, "Upstream refuses us"
+    retryable = False
+
+
+class ModelUnpriced(OutageError):
+    """The model has no price in force, so no budget could hold for it: an operator must say one."""
+
+    code, status, title = "OVL-4007", 503, "Model without a price"
+    retryable = False
+
+
 class Internal(OverlineError):
     """A defect of ours; the request id finds it in the logs."""
 
@@ -257,9 +291,13 @@ ALL_ERRORS: tuple[type[OverlineError], ...] = (
     EndedOutside,
     TokenLimitReached,
     DeadlineReached,
+    MapStopped,
     DatabaseDown,
     OrchestratorDown,
     EngineDown,
     ModelChanged,
+    EngineBusy,
+    EngineDenied,
+    ModelUnpriced,
     Internal,
 )

@@ -152,6 +152,7 @@ class Layers:
                 sampling=self._plan.sampling,
                 max_tokens=prompt.max_tokens,
                 output=self._output,
+                has_next=not alone,
             ),
             Generated,
             self._in_turn(

@@ -8,16 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from activities.router import Rule
 from deploy.local.database import admin_url
 from deploy.local.errors import StackError
 from deploy.local.part import Say
 from deploy.local.plan import Plan
+from deploy.upstreams import UpstreamFileError, read_upstreams
 from inference.models.registry import MODELS, ROUTES
 from store import catalogue
 from store.database import Database
 from store.urls import database_url
 
-__all__ = ["entries", "prepare_catalogue"]
+__all__ = ["Rows", "entries", "prepare_catalogue", "with_upstreams"]
+
+Rows = tuple[
+    list[catalogue.Model],
+    list[catalogue.Deployment],
+    list[catalogue.Price],
+    list[catalogue.Route],
+]
 
 
 def prepare_catalogue(plan: Plan, say: Say) -> str:
@@ -33,8 +42,10 @@ def prepare_catalogue(plan: Plan, say: Say) -> str:
     if url is None:
         return "kept as it is (your own database)"
     say("models, prices and routes")
-    models, deployments, prices, routes = entries(
-        plan.given.models, plan.given.models_folder, plan.triton_urls
+    models, deployments, prices, routes = with_upstreams(
+        entries(plan.given.models, plan.given.models_folder, plan.triton_urls),
+        plan.given.upstreams,
+        say,
     )
 
     async def sync() -> str:
@@ -48,14 +59,7 @@ def prepare_catalogue(plan: Plan, say: Say) -> str:
     return ", ".join(model.name for model in models)
 
 
-def entries(
-    names: Sequence[str], models_folder: Path, urls: Sequence[str]
-) -> tuple[
-    list[catalogue.Model],
-    list[catalogue.Deployment],
-    list[catalogue.Price],
-    list[catalogue.Route],
-]:
+def entries(names: Sequence[str], models_folder: Path, urls: Sequence[str]) -> Rows:
     """Return the catalogue's rows for the models served; routes to no served model are left out.
 
     Args:
@@ -116,6 +120,52 @@ def entries(
         if candidates:
             routes.append(catalogue.Route(route.name, route.description, candidates))
     return models, deployments, prices, routes
+
+
+def with_upstreams(served: Rows, file: Path | None, say: Say) -> Rows:
+    """Return the rows with those of a file of upstreams.
+
+    Each model elsewhere has a route of its own, as those served here; wildcards have none. A route
+    of the file takes the place of one with the same name.
+
+    Raises:
+        StackError: The file cannot be used.
+    """
+    try:
+        more = read_upstreams(file)
+    except UpstreamFileError as error:
+        raise StackError(f"OVERLINE_UPSTREAMS: {error}") from None
+    for name in more.unpriced:
+        say(f"{name} has no price, so it is never served")
+    models, deployments, prices, routes = served
+    own = [
+        catalogue.Route(model.name, f"{model.name} and nothing else.", ({"model": model.name},))
+        for model in more.models
+        if not model.name.endswith("*") and "embedding" not in model.capabilities
+    ]
+    by_name = {route.name: route for route in (*routes, *own, *more.routes)}
+    together = catalogue.Catalogue(
+        {model.name: model for model in (*models, *more.models)}, {}, {}, by_name, ""
+    )
+    for route in more.routes:
+        for candidate in route.candidates:
+            try:
+                name = Rule.model_validate(candidate).model
+            except ValueError as error:
+                raise StackError(
+                    f"OVERLINE_UPSTREAMS: {file}: route {route.name!r}: {error}"
+                ) from None
+            if together.find(name) is None:
+                raise StackError(
+                    f"OVERLINE_UPSTREAMS: {file}: route {route.name!r} names the model {name!r}, "
+                    "which is neither served here nor an upstream's."
+                )
+    return (
+        [*models, *more.models],
+        [*deployments, *more.deployments],
+        [*prices, *more.prices],
+        list(by_name.values()),
+    )
 
 
 def _tokenizer_version(folder: Path) -> str:

@@ -132,6 +132,10 @@ class Candidate(Wire):
     constrained: bool = Field(
         default=False, description="The engine holds its answer to the task's schema."
     )
+    engine: Literal["triton", "openai"] = Field(
+        default="triton",
+        description="Takes token ids, and can go on from them, or speaks OpenAI's protocol.",
+    )
     deployment_class: str = Field(
         default="", description="Whose queue its calls wait in; empty: the task's own."
     )
@@ -189,6 +193,9 @@ class GenerateInput(Call):
     sampling: Sampling
     max_tokens: int
     output: Output | None = None
+    has_next: bool = Field(
+        default=False, description="Another candidate waits, for what fails before it began."
+    )
 
 
 class AccountInput(Call):
@@ -249,6 +256,9 @@ class SettleInput(Call):
     collections: tuple[UUID, ...] = ()
     error: TaskError | None = None
     finish: TaskStatus | None = None
+    unless_told: bool = Field(
+        default=False, description="Do not end the task when somebody said something to it."
+    )
 
 
 class Charge(Wire):
@@ -257,3 +267,6 @@ class Charge(Wire):
     billed_usd: Usd
     waste_usd: Usd = Decimal(0)
     usage: Usage = Usage()
+    goes_on: bool = Field(
+        default=False, description="The task did not end with it, since something was said to it."
+    )

@@ -57,6 +57,9 @@ async def growth(
 ) -> None:
     """Run a task of each size, and note what one of its last calls cost.
 
+    A short task right after each one tells how fast the machine was just then: what a long task is
+    slower than that is what grows.
+
     Raises:
         Cut: The time was up; the sizes that were reached are noted, and how far the last one was.
     """
@@ -71,6 +74,11 @@ async def growth(
         found[str(steps)] = await _cost_of_a_call(client, books, task_id)
         if cut is not None:
             raise cut
+        new = await caller.submit(**counting(LAST, "Counted."))
+        await _ended(caller, new, LAST + 1, limit, "growth, a short task beside it")
+        found[str(steps)]["ms_of_a_new_task_then"] = quantiles(
+            [row["whole"] for row in _milliseconds(books, new)], 1
+        )
 
 
 async def _ended(caller: Caller, task_id: str, calls: int, limit: Limit, what: str) -> None:
@@ -84,7 +92,7 @@ async def _ended(caller: Caller, task_id: str, calls: int, limit: Limit, what: s
 
 async def _cost_of_a_call(client: Client, books: Books, task_id: str) -> dict[str, Any]:
     runs = await runs_of(client, f"task-{task_id}")
-    took = [row for row in books.rows(_MILLISECONDS, task_id) if row["whole"] is not None]
+    took = _milliseconds(books, task_id)
     (rows,) = books.rows(_ROWS.replace("%(id)s", "%s"), *([task_id] * _ROWS.count("%(id)s")))
     calls = len(took) + 1
     return {
@@ -98,6 +106,11 @@ async def _cost_of_a_call(client: Client, books: Books, task_id: str) -> dict[st
         "runs": len(runs),
         "largest_run_bytes": max(size_of(run) for run in runs),
     }
+
+
+def _milliseconds(books: Books, task_id: str) -> list[dict[str, Any]]:
+    """Return what each step but the last took."""
+    return [row for row in books.rows(_MILLISECONDS, task_id) if row["whole"] is not None]
 
 
 async def long_conversation(

@@ -51,6 +51,7 @@ async def storm(
     Raises:
         Cut: The time was up; all that ended by then is audited and noted.
     """
+    caller.patience_s = PATIENCE_S
     chance = random.Random(seed)
     kills: Kills = []
     killing = asyncio.create_task(_kill(stack, chance, kills, time.monotonic() + kill_s))
@@ -64,9 +65,9 @@ async def storm(
             stands = f"{len(ended)} of {tasks} tasks, {len(kills)} kills"
             limit.check(stands)
             request = counting(CALLS - 1, ANSWER, pace_ms=PACE_MS)
-            task_id = await caller.submit(limit_s=PATIENCE_S, **request)
+            task_id = await caller.submit(**request)
             submitted.append(task_id)
-            while (task := await caller.task(task_id, limit_s=PATIENCE_S))["finished_at"] is None:
+            while (task := await caller.task(task_id))["finished_at"] is None:
                 limit.check(stands)
                 await asyncio.sleep(0.1)
             ended.append(task)

@@ -156,12 +156,14 @@ class Caller:
     Attributes:
         organisation_id: The tenant.
         key_id: Its only key.
+        patience_s: Longest outage that it waits out.
     """
 
     base_url: str
     token: str
     organisation_id: UUID
     key_id: UUID
+    patience_s: float = 60
     http: httpx2.AsyncClient = field(init=False)
 
     def __post_init__(self) -> None:
@@ -180,13 +182,14 @@ class Caller:
         return cls(base_url, key.token, organisation, key.key_id)
 
     async def request(
-        self, method: str, path: str, *, limit_s: float = 60, **options: Any
+        self, method: str, path: str, *, limit_s: float | None = None, **options: Any
     ) -> httpx2.Response:
         """Send a request, again and again while the API or a part behind it is away.
 
         Raises:
             Refused: It was answered with an error that is not an outage.
         """
+        limit_s = self.patience_s if limit_s is None else limit_s
         deadline = time.monotonic() + limit_s
         while True:
             try:
@@ -201,22 +204,17 @@ class Caller:
             raise Refused(response)
         return response
 
-    async def submit(
-        self, question: str | None = None, *, limit_s: float = 60, **fields: Any
-    ) -> str:
+    async def submit(self, question: str | None = None, **fields: Any) -> str:
         """Submit a task; an idempotency key makes the repeats of it one."""
         body = ({} if question is None else {"input": question}) | fields
         headers = {"Idempotency-Key": str(uuid4())}
-        accepted = await self.request(
-            "POST", "/v1/tasks", limit_s=limit_s, json=body, headers=headers
-        )
+        accepted = await self.request("POST", "/v1/tasks", json=body, headers=headers)
         return str(accepted.json()["id"])
 
-    async def task(self, task_id: str, *, limit_s: float = 60) -> dict[str, Any]:
+    async def task(self, task_id: str) -> dict[str, Any]:
         """Read a task."""
-        read = await self.request("GET", f"/v1/tasks/{task_id}", limit_s=limit_s)
-        found: dict[str, Any] = read.json()
-        return found
+        read: dict[str, Any] = (await self.request("GET", f"/v1/tasks/{task_id}")).json()
+        return read
 
     async def steps(self, task_id: str) -> list[dict[str, Any]]:
         """Read a task's steps."""

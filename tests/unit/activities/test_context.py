@@ -84,7 +84,7 @@ def test_oldest_messages_go_first_pinned_and_question_stay(tokenizer):
     )
     trimmed = trim(units, tokenizer, limit=330)
     kept = {part.source for part in trimmed.parts if part.kept}
-    assert len(trimmed.ids) <= 330
+    assert len(trimmed.prompt) <= 330
     assert {"request", "message 2", "message 9", "chunk 1"} <= kept
     assert "message 1" not in kept
     dropped = [p.source for p in trimmed.parts if not p.kept]
@@ -134,7 +134,7 @@ def test_no_more_is_dropped_than_must_be(tokenizer):
     units = conversation_units(transcript("question", steps=steps), ANSWER, [])
     trimmed = trim(units, tokenizer, limit=1000)
     one_more = 2 * (len(encode_chat(tokenizer, [units[0].messages[0][2]])))
-    assert 1000 - one_more < len(trimmed.ids) <= 1000
+    assert 1000 - one_more < len(trimmed.prompt) <= 1000
     kept = [part.source for part in trimmed.parts if part.kept]
     assert kept[-2:] == ["step 100", "message 1"]
     assert len(kept) > 10
@@ -160,7 +160,7 @@ def test_never_over_the_limit_and_everything_is_accounted_for(tokenizer, texts, 
         pinned = [m for u in units if u.pinned for _, _, m in u.messages]
         assert len(encode_chat(tokenizer, pinned)) > limit
     else:
-        assert len(trimmed.ids) <= limit
+        assert len(trimmed.prompt) <= limit
         assert len(trimmed.parts) == len(units)
         assert trimmed.parts[-1].kept
 

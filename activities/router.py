@@ -152,7 +152,7 @@ def _deployed(catalogue: Catalogue, rule: Rule, reason: str, needed: set[str]) -
             model=rule.model,
             version=model.version,
             deployment=deployment.id,
-            engine="openai" if deployment.engine == "openai" else "triton",
+            engine="openai" if deployment.is_upstream else "triton",
             triton_model=deployment.engine_model(rule.model),
             urls=tuple(deployment.urls),
             tokenizer_version=model.tokenizer_version,

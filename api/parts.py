@@ -16,6 +16,8 @@ from typing import Any
 from temporalio.client import Client, Plugin
 
 from api.feeds import Feeds
+from api.lane import Lane, MakeLane
+from api.openai.callers import Callers
 from api.problems import Part, unavailable
 from inference.client import TritonClient
 from settings import Settings
@@ -23,6 +25,7 @@ from store.catalogue_view import CatalogueView
 from store.database import Database
 from store.errors import DatabaseUnavailable
 from store.events import EventHub
+from store.pricing import models_of
 from workflows.client import connect_kwargs
 
 __all__ = ["PartState", "Parts"]
@@ -50,6 +53,8 @@ class Parts:
         plugins: Plugins of the Temporal client: tracing.
         stopping: Set when the process ends; open streams end on it.
         states: What the last look at every part said.
+        lane: Makes calls in this process, if it was given one to.
+        callers: Tokens that were good a moment ago.
     """
 
     settings: Settings
@@ -62,6 +67,9 @@ class Parts:
         }
     )
     plugins: Sequence[Plugin] = ()
+    make_lane: MakeLane | None = None
+    lane: Lane | None = None
+    callers: Callers = field(default_factory=Callers)
     _database: Database | None = None
     _catalogue: CatalogueView | None = None
     _hub: EventHub | None = None
@@ -80,6 +88,9 @@ class Parts:
             url, min_size=0, max_size=settings.database_pool_size, name="overline-api"
         )
         self._catalogue = CatalogueView(self._database)
+        if self.make_lane is not None:
+            self.lane = self.make_lane(settings, self._database)
+            await self.lane.start()
         self._hub = EventHub(url)
         self._feeds = Feeds(self._database, self._hub)
         await self._hub.start()
@@ -106,6 +117,8 @@ class Parts:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.lane is not None:
+            await self.lane.stop()
         if self._hub is not None:
             await self._hub.close()
         if self._database is not None:
@@ -134,11 +147,38 @@ class Parts:
         return self._feeds
 
     @property
+    def hub(self) -> EventHub:
+        """Wakes readers of what is new."""
+        if self._hub is None:
+            raise unavailable("database")
+        return self._hub
+
+    @property
     def temporal(self) -> Client:
         """The Temporal client; its calls may fail when Temporal is down."""
         if self._temporal is None:
             raise unavailable("temporal")
         return self._temporal
+
+    async def require_engine(self, route: str, model: str | None) -> None:
+        """Refuse work while nothing that could do it answers; upstreams are not asked before.
+
+        Args:
+            route: The route that chooses a model.
+            model: The model, if it is named.
+
+        Raises:
+            ProblemError: No replica of Triton answered the last check (503).
+        """
+        if self.states["triton"].ready:
+            return
+        catalogue = await self.catalogue.read()
+        if not any(
+            deployment.is_upstream
+            for name in models_of(catalogue, route, model)
+            for deployment in catalogue.deployments_of(name)
+        ):
+            raise unavailable("triton", retry_after_s=5)
 
     def require_triton(self) -> None:
         """Refuse work that needs a model while no replica answers.
@@ -215,6 +255,7 @@ class Parts:
             for deployment in catalogue.deployments.values()
             for url in deployment.urls
             if deployment.enabled
+            and not deployment.is_upstream
             and "embedding" not in catalogue.models[deployment.model].capabilities
         }
 

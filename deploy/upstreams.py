@@ -44,8 +44,6 @@ from store import catalogue
 
 __all__ = ["UpstreamFileError", "UpstreamRows", "read_upstreams"]
 
-ENGINE = "openai"
-
 
 class UpstreamFileError(Exception):
     """The file cannot be used; the text says where and why."""
@@ -199,7 +197,7 @@ def _deployment(each: _Upstream) -> catalogue.Deployment:
     return catalogue.Deployment(
         id=f"{each.name}-upstream",
         model=each.name,
-        engine=ENGINE,
+        engine=catalogue.UPSTREAM,
         urls=tuple(each.base_url),
         triton_model=each.upstream_model or "",
         secret=each.api_key,

@@ -17,6 +17,9 @@ from typing import Any
 from store.database import Database
 from store.text import jsonb
 
+UPSTREAM = "openai"
+"""The engine of deployments that speak OpenAI's protocol."""
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -64,6 +67,11 @@ class Deployment:
     slots: int = 1
     secret: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_upstream(self) -> bool:
+        """Whether it speaks OpenAI's protocol, and is none of Triton's."""
+        return self.engine == UPSTREAM
 
     def engine_model(self, name: str) -> str:
         """The engine's name of what was asked for by `name`."""

@@ -57,6 +57,7 @@ class AgentTask:
         self._loop = Loop(task.plan, state)
         self._tools = ToolCalls(task)
         self._paused = state.paused
+        self._was_paused = state.paused
         self._steering = state.steering
         self._started_at = state.started_at or workflow.now().timestamp()
         self._call: ModelCall | None = None
@@ -165,8 +166,8 @@ class AgentTask:
 
     async def _between_steps(self) -> None:
         """Wait while paused, keep the limits, and start a new run when this one is long."""
-        if self._paused:
-            await workflow.wait_condition(lambda: not self._paused)
+        if self._paused or self._was_paused:
+            await self._pause()
         limits = self._task.plan.limits
         if self._loop.step >= limits.max_steps:
             raise ApplicationError(
@@ -183,8 +184,8 @@ class AgentTask:
         if workflow.cancellation_reason() is not None:
             # A tool that was at its end swallowed the wish; a next run would not know of it.
             raise asyncio.CancelledError
-        run = workflow.info()
-        if run.is_continue_as_new_suggested() or run.get_current_history_size() > RUN_BYTES:
+        if _is_long():
+            run = workflow.info()
             await workflow.wait_condition(workflow.all_handlers_finished)
             state = self._loop.state(
                 paused=self._paused, steering=self._steering, started_at=self._started_at
@@ -198,6 +199,18 @@ class AgentTask:
                     else None
                 ),
             )
+
+    async def _pause(self) -> None:
+        """Wait until the task may go on, or its run is long: people change their mind often."""
+        self._was_paused = False
+        # What was paused before lists of workflows could show it replays as it was.
+        shown = workflow.patched("paused-is-shown")
+        # A run that begins with a wish to go on was still told to be paused by the one before it.
+        if shown and self._paused:
+            workflow.upsert_search_attributes([SEARCH_STATUS.value_set("paused")])
+        await workflow.wait_condition(lambda: not self._paused or _is_long())
+        if shown and not self._paused:
+            workflow.upsert_search_attributes([SEARCH_STATUS.value_set("running")])
 
     def _reject(self, problem: str) -> None:
         """Have the answer written again, or end with the call that was the last try."""
@@ -274,6 +287,11 @@ class AgentTask:
                 SEARCH_MODEL.value_set(self._loop.model),
             ]
         )
+
+
+def _is_long() -> bool:
+    run = workflow.info()
+    return run.is_continue_as_new_suggested() or run.get_current_history_size() > RUN_BYTES
 
 
 def _is_last_try(error: BaseException) -> bool:

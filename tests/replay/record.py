@@ -213,6 +213,22 @@ async def _approved(recorder: Recorder) -> str:
     return f"task-{task_id}"
 
 
+async def _paused(recorder: Recorder) -> str:
+    """Paused after its first step, and let go on."""
+    caller = recorder.caller
+    question = CALCULATE + choose({"tool": "calculator", "expression": "1+1"}, pace_ms=20)
+    tools = [{"name": "calculator", "max_calls": 2}]
+    task_id = await caller.submit(question + say("Done."), model=MODEL, tools=tools)
+    async with caller.watch(task_id) as watcher:
+        await watcher.until(lambda seen: any(e.step == 2 for e in seen.events))
+        await caller.request("POST", f"/v1/tasks/{task_id}/pause")
+        await watcher.until(lambda seen: seen.events[-1].type == "tool.completed")
+        await asyncio.sleep(1)
+        await caller.request("POST", f"/v1/tasks/{task_id}/resume")
+        assert (await watcher.to_end()).type == "task.succeeded"
+    return f"task-{task_id}"
+
+
 KINDS: dict[str, Record] = {
     "approved": _approved,
     "budget": _budget,
@@ -224,6 +240,7 @@ KINDS: dict[str, Record] = {
     "output": _output,
     "output_invalid": _output_invalid,
     "passages": _passages,
+    "paused": _paused,
     "plain": _plain,
     "refused": _refused,
     "resumed": _resumed,

@@ -58,6 +58,8 @@ def test_recordings_are_of_what_their_names_say() -> None:
     assert activities["approved"]["approvals.request"] == 1
     assert activities["approved"]["tools.calculator"] == 1
     assert activities["uncached"]["cache.look_up"] == 0
+    assert events["paused"]["MARKER_RECORDED"] == 1
+    assert events["paused"]["WORKFLOW_EXECUTION_SIGNALED"] == 2
     assert activities["fallback"]["generation.generate"] == 2
     assert activities["ingestion"]["retrieval.publish"] == 1
     assert activities["scheduled"]["schedules.file"] == 1

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHistory
 from temporalio.common import VersioningBehavior
 
 from activities.dependencies import Dependencies
@@ -39,7 +39,7 @@ async def working(settings: Settings) -> AsyncIterator[None]:
         await deps.close()
 
 
-async def _current(stack: RunningStack, deployment: str, build: str) -> None:
+async def make_current(stack: RunningStack, deployment: str, build: str) -> None:
     """Make a build current, once Temporal has seen a worker of it."""
     for _ in range(100):
         done = await asyncio.to_thread(
@@ -69,8 +69,11 @@ async def _behaviour(client: Client, workflow_id: str) -> int:
 
 
 async def _builds(client: Client, workflow_id: str) -> set[str]:
+    return builds_of(await client.get_workflow_handle(workflow_id).fetch_history())
+
+
+def builds_of(history: WorkflowHistory) -> set[str]:
     """Builds that made a decision of a workflow."""
-    history = await client.get_workflow_handle(workflow_id).fetch_history()
     return {
         event.workflow_task_completed_event_attributes.deployment_version.build_id
         for event in history.events
@@ -91,12 +94,12 @@ async def test_a_task_ends_on_the_build_it_began_on(stack: RunningStack, caller:
     client = await Client.connect(old.temporal_address, **connect_kwargs(old))
     async with serving(old) as api, working(old):
         here = Caller(str(api.base_url), caller.token, caller.organisation_id, caller.key_id)
-        await _current(stack, deployment, "one")
+        await make_current(stack, deployment, "one")
         first = await here.submit(LONG, model="scripted", tools=MUST, sampling={"max_tokens": 2000})
         async with here.watch(first) as watcher:
             await watcher.until(lambda seen: len(seen.text(2)) > 20)
             async with working(new):
-                await _current(stack, deployment, "two")
+                await make_current(stack, deployment, "two")
                 second = await here.answered(LONG, model="scripted", tools=MUST, cache="off")
                 ingested = await _ingested(here)
                 last = await watcher.to_end()

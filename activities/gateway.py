@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
@@ -22,7 +23,7 @@ from workflows.contracts import (
     TaskStatus,
     Usage,
 )
-from workflows.errors import BudgetExceeded, KeyRefused
+from workflows.errors import BudgetExceeded, KeyRefused, TokenLimitReached
 
 __all__ = ["Gateway"]
 
@@ -39,7 +40,8 @@ class Gateway:
         """Hold the call's worst-case price against every budget above it.
 
         Raises:
-            ApplicationError: `BudgetExceeded` with the numbers, or `KeyRefused`; not retried.
+            ApplicationError: `BudgetExceeded` with the numbers, `TokenLimitReached`, or
+                `KeyRefused`; not retried, but for what a child's relatives hold.
         """
         catalogue = await self._deps.catalogue.read()
         amount = worst_case_usd(
@@ -57,7 +59,13 @@ class Gateway:
         )
         if isinstance(verdict, Refusal):
             record_refusal(verdict.code, verdict.scope)
-            raise _refusal(verdict)
+            refusal = _refusal(verdict)
+            if verdict.patient and verdict.may_pass_later:
+                # Its relatives' calls hold what it needs, and give most of it back.
+                raise ApplicationError(
+                    refusal.message, type=refusal.type(), category=ApplicationErrorCategory.BENIGN
+                )
+            raise refusal
         return Admission(held_usd=amount, usual_output_tokens=verdict.usual_output_tokens)
 
     @activity.defn(name="gateway.settle")
@@ -146,7 +154,9 @@ def _final(status: TaskStatus) -> Literal["succeeded", "failed", "cancelled"]:
             raise ValueError(f"{status!r} does not end a task")
 
 
-def _refusal(refusal: Refusal) -> BudgetExceeded | KeyRefused:
+def _refusal(refusal: Refusal) -> BudgetExceeded | KeyRefused | TokenLimitReached:
+    if refusal.code == "tokens_exceeded":
+        return TokenLimitReached(f"the tokens of the {refusal.scope}'s limits.max_tokens are used")
     if refusal.code != "budget_exceeded":
         thing, _, state = refusal.code.partition("_")
         return KeyRefused(f"the call was not admitted: the {thing} is {state}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from uuid import UUID
 
 from temporalio import activity
@@ -11,6 +9,7 @@ from uuid_utils.compat import uuid7
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
+from activities.filing import digest_of_request
 from observability.metrics import record_refusal, record_task
 from store import schedules, tasks
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
@@ -48,14 +47,13 @@ class Schedules:
         except (UnknownName, Unpriced) as error:
             return await self._refuse(fire, NotFound.code, str(error))
         stored = request.model_dump(mode="json")
-        canonical = json.dumps(stored, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         verdict = await tasks.submit_task(
             self._deps.db,
             due.principal,
             task_id=uuid7(),
             # A caller's key holds no blank, so it is never one of these.
             idempotency_key=f"schedule {fire.schedule_id} {fire.fire}",
-            request_digest=hashlib.sha256(canonical.encode()).hexdigest(),
+            request_digest=digest_of_request(stored),
             input=stored,
             user=request.user,
             tags=dict(request.tags),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,11 +18,24 @@ from workflows.contracts import ToolInput, ToolOutput
 from workflows.tool_calls import arguments_digest
 from workflows.transcript import digest_of
 
-__all__ = ["Run", "ToolResults", "cut"]
+__all__ = ["Allowed", "Run", "ToolResults", "cut"]
 
 PREVIEW_CHARS = 200
 
 Run = Callable[[dict[str, JsonValue]], Awaitable[Answer]]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A call that may be made.
+
+    Attributes:
+        arguments: What the model chose, or what a person made of it.
+        note: Tells the model of that.
+    """
+
+    arguments: dict[str, JsonValue]
+    note: str = ""
 
 
 class ToolResults:
@@ -37,6 +51,14 @@ class ToolResults:
             call: The call.
             run: Makes it, with the arguments that a person may have changed.
         """
+        began = datetime.now(UTC)
+        allowed = await self.allowed(call)
+        if isinstance(allowed, ToolOutput):
+            return allowed
+        return await self.record(call, allowed, await run(allowed.arguments), began)
+
+    async def allowed(self, call: ToolInput) -> Allowed | ToolOutput:
+        """Return how a call is to be made; or what came of it, if it is not to be made now."""
         organisation = call.tenant.organisation_id
         began = datetime.now(UTC)
         if activity.info().attempt > 1:
@@ -46,34 +68,30 @@ class ToolResults:
             )
             if earlier is not None:
                 return _output(*earlier)
-        arguments, note = call.tool_call.arguments, ""
-        if call.approval:
-            asked = await approvals.get(self._deps.db, organisation, call.task_id, call.call_id)
-            if asked is None or asked.decision is None:
-                return ToolOutput(ok=False, digest=digest_of(""), chars=0, pending=True)
-            if asked.arguments_digest != arguments_digest(arguments):
-                refusal = Answer("the approval is of a call with other arguments", ok=False)
-                return await self._record(call, arguments, refusal, began)
-            if asked.decision == "refuse":
-                refusal = Answer(
-                    f"a person refused this call: {asked.reason or 'no reason given'}", ok=False
-                )
-                return await self._record(call, arguments, refusal, began)
-            if asked.decided_arguments is not None:
-                arguments = asked.decided_arguments
-                note = f"(a person changed the arguments to {_json(arguments)}) "
-        answer = await run(arguments)
-        return await self._record(call, arguments, answer, began, note)
+        allowed = Allowed(call.tool_call.arguments)
+        if not call.approval:
+            return allowed
+        asked = await approvals.get(self._deps.db, organisation, call.task_id, call.call_id)
+        if asked is None or asked.decision is None:
+            return ToolOutput(ok=False, digest=digest_of(""), chars=0, pending=True)
+        if asked.arguments_digest != arguments_digest(allowed.arguments):
+            refusal = Answer("the approval is of a call with other arguments", ok=False)
+            return await self.record(call, allowed, refusal, began)
+        if asked.decision == "refuse":
+            refusal = Answer(
+                f"a person refused this call: {asked.reason or 'no reason given'}", ok=False
+            )
+            return await self.record(call, allowed, refusal, began)
+        if asked.decided_arguments is None:
+            return allowed
+        edited = asked.decided_arguments
+        return Allowed(edited, f"(a person changed the arguments to {_json(edited)}) ")
 
-    async def _record(
-        self,
-        call: ToolInput,
-        arguments: dict[str, Any],
-        answer: Answer,
-        began: datetime,
-        note: str = "",
+    async def record(
+        self, call: ToolInput, allowed: Allowed, answer: Answer, began: datetime
     ) -> ToolOutput:
-        text = note + await self._shown(call, answer.text)
+        """Keep what a call answered, once, and tell the model and the readers."""
+        text = allowed.note + await self._shown(call, answer.text)
         await tools.record_tool_call(
             self._deps.db,
             organisation_id=call.tenant.organisation_id,
@@ -82,7 +100,7 @@ class ToolResults:
             call_id=call.call_id,
             name=call.tool_call.name,
             attempt=activity.info().attempt,
-            arguments=dict(arguments),
+            arguments=dict(allowed.arguments),
             result_text=text,
             ok=answer.ok,
             error=None if answer.ok else text,

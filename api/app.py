@@ -31,6 +31,7 @@ from api.routes import (
     docs,
     events,
     health,
+    maps,
     schedules,
     spend,
     steering,
@@ -55,6 +56,7 @@ Every error is an RFC 9457 problem document with the id of the request. Every PO
 
 _TAGS = [
     {"name": "tasks", "description": "Submit, read, watch and cancel agent tasks."},
+    {"name": "maps", "description": "One task for each of many inputs."},
     {"name": "agents", "description": "What tasks may name instead of saying it."},
     {"name": "tools", "description": "What agents can call besides the built-in tools."},
     {"name": "collections", "description": "What agents can retrieve from."},
@@ -104,6 +106,7 @@ def create_app(
     app.state.parts = Parts(effective, plugins=temporal_plugins)
     for module in (
         tasks,
+        maps,
         approvals,
         tools,
         steering,
@@ -119,7 +122,11 @@ def create_app(
         app.include_router(module.router)
     add_error_handlers(app)
     # The last one added is the outermost.
-    app.add_middleware(BodyGuard, max_bytes=effective.max_request_bytes)
+    app.add_middleware(
+        BodyGuard,
+        max_bytes=effective.max_request_bytes,
+        larger={"/v1/maps": effective.max_map_bytes},
+    )
     app.add_middleware(CodecOrigin, ui_url=effective.temporal_ui_url)
     app.add_middleware(Edge)
 

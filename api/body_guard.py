@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -34,11 +34,15 @@ class BodyGuard:
     Args:
         app: The application inside.
         max_bytes: Largest body accepted, in bytes.
+        larger: The same of paths that take more.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, max_bytes: int, larger: Mapping[str, int] | None = None
+    ) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._larger = larger or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -59,13 +63,14 @@ class BodyGuard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        body = await self._read(headers, receive)
+        limit = self._larger.get(scope["path"], self._max_bytes)
+        body = await self._read(headers, receive, limit)
         if body is None:
             await _discard(receive)
             await problem_response(
                 request_id,
                 errors.RequestTooLarge,
-                f"The body of a request may have at most {self._max_bytes} bytes.",
+                f"The body of a request may have at most {limit} bytes.",
                 errors=(_problem("too_long", [], "body"),),
                 headers={"Connection": "close"},
             )(scope, receive, send)
@@ -83,10 +88,10 @@ class BodyGuard:
                 return
         await self._app(scope, _replay(body, receive), send)
 
-    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+    async def _read(self, headers: Headers, receive: Receive, limit: int) -> bytes | None:
         """Return the body, or None as soon as it is known to be too large."""
         declared = headers.get("content-length", "")
-        if declared.isdigit() and int(declared[:20]) > self._max_bytes:
+        if declared.isdigit() and int(declared[:20]) > limit:
             return None
         chunks: list[bytes] = []
         size = 0
@@ -96,7 +101,7 @@ class BodyGuard:
                 return b"".join(chunks)
             chunk: bytes = message.get("body", b"")
             size += len(chunk)
-            if size > self._max_bytes:
+            if size > limit:
                 return None
             chunks.append(chunk)
             if not message.get("more_body", False):

@@ -22,12 +22,14 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from api.agents import require_schema, with_agent
+from api.collection_names import with_collection_ids
+from api.map_start import start_map
 from api.orchestrator import Orchestrator
 from api.parts import Parts
 from api.problems import ProblemError, forbidden, invalid, not_found
 from api.tool_pins import max_choice_tokens, with_definitions
 from observability.metrics import record_refusal, record_task
-from store import forks, money, retrieval, tasks
+from store import forks, money, tasks
 from store.errors import StoreError
 from store.identity import Principal
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
@@ -35,7 +37,7 @@ from workflows import errors
 from workflows.contracts import LoopState, TaskRequest, Tenant, Turn
 from workflows.planning import first_turn, headline, plan_task
 
-__all__ = ["Accepted", "Inherited", "resolve", "submit", "sweep_unstarted"]
+__all__ = ["Accepted", "Inherited", "refused", "resolve", "submit", "sweep_unstarted"]
 
 log = logging.getLogger("overline.api")
 
@@ -106,8 +108,8 @@ async def submit(
     except UnknownName as unknown:
         raise not_found(unknown.kind, known=unknown.known) from None
     except Unpriced as unpriced:
-        raise ProblemError(errors.NotFound, str(unpriced)) from None
-    resolved = await _with_collection_ids(parts, caller, request)
+        raise ProblemError(errors.ModelUnpriced, str(unpriced)) from None
+    resolved = await with_collection_ids(parts, caller, request)
     if idempotency_key is None:
         # With one, this may be the repetition of a request that was accepted.
         parts.require_triton()
@@ -143,7 +145,7 @@ async def submit(
         )
     if isinstance(verdict, money.Refusal):
         record_refusal(verdict.code, verdict.scope)
-        raise _refused(verdict)
+        raise refused(verdict)
     if verdict.conflict:
         raise ProblemError(
             errors.Conflict,
@@ -173,7 +175,7 @@ async def resolve(parts: Parts, caller: Principal, request: TaskRequest) -> tupl
         models_of(await parts.catalogue.read(), request.route, request.model)
     except UnknownName as unknown:
         raise not_found(unknown.kind, known=unknown.known) from None
-    resolved = await _with_collection_ids(parts, caller, request)
+    resolved = await with_collection_ids(parts, caller, request)
     return await with_definitions(parts, caller, resolved), _first_max_tokens(request, None)
 
 
@@ -206,22 +208,6 @@ def _require_right_of_way(caller: Principal, request: TaskRequest) -> None:
         raise forbidden("interactive")
 
 
-async def _with_collection_ids(
-    parts: Parts, caller: Principal, request: TaskRequest
-) -> TaskRequest:
-    """Return the request with collections by id, so that a later rename changes nothing."""
-    ids: list[str] = []
-    for name in request.collections:
-        found = await retrieval.get_collection_by_name_or_id(
-            parts.database, caller.organisation_id, name
-        )
-        if found is None:
-            known = await retrieval.list_collections(parts.database, caller.organisation_id)
-            raise not_found("collection", known=[collection.name for collection in known])
-        ids.append(str(found.id))
-    return request.model_copy(update={"collections": tuple(dict.fromkeys(ids))})
-
-
 def _digest(stored: Mapping[str, Any], inherited: Inherited | None) -> str:
     said: Any = stored
     if inherited is not None:
@@ -233,7 +219,8 @@ def _digest(stored: Mapping[str, Any], inherited: Inherited | None) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _refused(refusal: money.Refusal) -> ProblemError:
+def refused(refusal: money.Refusal) -> ProblemError:
+    """Return what a caller is told whose task cannot be filed."""
     if refusal.code != "budget_exceeded":
         return ProblemError(errors.KeyRefused, "This key was disabled or has expired.")
     return ProblemError(
@@ -293,9 +280,11 @@ async def sweep_unstarted(parts: Parts) -> None:
             continue
         for task in left_behind:
             try:
-                await _start(
-                    parts, _tenant(task), task.task_id, task.input, await _state_of(parts, task)
-                )
+                if task.kind == "map":
+                    await start_map(parts, _tenant(task), task.task_id, task.input)
+                else:
+                    state = await _state_of(parts, task)
+                    await _start(parts, _tenant(task), task.task_id, task.input, state)
                 log.info("started a task left behind", extra={"task_id": str(task.task_id)})
             except Exception as exc:
                 # One task that cannot be started must not keep the others from it.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from api.orchestrator import task_workflow_id, web_ui_url
 from api.task_views import (
+    ChildView,
     ChosenCallView,
     Failure,
     ForkView,
+    MapProgress,
     ModelCallView,
     StepView,
     TaskLinks,
@@ -19,14 +22,25 @@ from api.task_views import (
     TaskView,
     ToolCallView,
     ToolChoice,
+    TreeView,
 )
 from settings import Settings
-from store import forks, tasks
+from store import forks, maps, tasks
+from store.children import Child, Tree
 from workflows.contracts import TaskStatus
 
-__all__ = ["links_of", "step_view", "task_summary", "task_view"]
+__all__ = ["Below", "failure_view", "links_of", "step_view", "task_summary", "task_view"]
 
 _PREVIEW_CHARS = 80
+
+
+@dataclass(frozen=True)
+class Below:
+    """What stands below a task; `progress` is of maps."""
+
+    children: Sequence[Child]
+    tree: Tree
+    progress: maps.MapProgress | None = None
 
 
 def links_of(settings: Settings, task_id: UUID, run_id: str | None = None) -> TaskLinks:
@@ -46,13 +60,16 @@ def task_summary(record: tasks.Task) -> TaskSummary:
 
 
 def task_view(
-    settings: Settings, record: tasks.Task, lineage: forks.Lineage | None = None
+    settings: Settings,
+    record: tasks.Task,
+    lineage: forks.Lineage | None = None,
+    below: Below | None = None,
 ) -> TaskView:
     """Return a task as it looks by itself."""
     return TaskView(
         **_summary(record),
         answer=record.answer,
-        error=None if record.error is None else _failure(record.error),
+        error=None if record.error is None else failure_view(record.error),
         waste_usd=record.waste_usd,
         saved_usd=record.saved_usd,
         max_cost_usd=record.max_cost_usd,
@@ -65,7 +82,35 @@ def task_view(
             else None
         ),
         forks=tuple(_link(fork.task_id, fork) for fork in lineage.forks) if lineage else (),
+        root_task_id=record.root_task_id,
+        children=tuple(_child(child) for child in below.children) if below else (),
+        tree=_tree(below.tree) if below else None,
+        progress=(
+            MapProgress.model_validate(below.progress, from_attributes=True)
+            if below and below.progress
+            else None
+        ),
         links=links_of(settings, record.task_id, record.run_id),
+    )
+
+
+def _child(child: Child) -> ChildView:
+    return ChildView(
+        id=child.task_id,
+        agent=f"{child.agent_name}@{child.agent_version}" if child.agent_name else None,
+        step=child.parent_step,
+        status=TaskStatus(child.status),
+        cost_usd=child.billed_usd,
+    )
+
+
+def _tree(tree: Tree) -> TreeView:
+    return TreeView(
+        tasks=tree.tasks,
+        tokens=tree.tokens,
+        cost_usd=tree.billed_usd,
+        waste_usd=tree.waste_usd,
+        saved_usd=tree.saved_usd,
     )
 
 
@@ -81,6 +126,8 @@ def _link(other: UUID, fork: forks.Fork) -> ForkView:
 def _summary(record: tasks.Task) -> dict[str, Any]:
     return {
         "id": record.task_id,
+        "kind": record.kind,
+        "parent_task_id": record.parent_task_id,
         "status": TaskStatus(record.status),
         "agent": f"{record.agent_name}@{record.agent_version}" if record.agent_name else None,
         "route": record.route,
@@ -97,14 +144,17 @@ def _summary(record: tasks.Task) -> dict[str, Any]:
 
 def _preview(request: Mapping[str, Any]) -> str:
     text = request.get("input")
-    if text is None:
+    if "total" in request:
+        text = f"map over {request['total']:,} inputs"
+    elif text is None:
         messages = request.get("messages") or [{}]
         text = messages[-1].get("content", "")
     line = " ".join(str(text)[:400].split())
     return line if len(line) <= _PREVIEW_CHARS else line[: _PREVIEW_CHARS - 1] + "…"
 
 
-def _failure(error: Mapping[str, Any]) -> Failure:
+def failure_view(error: Mapping[str, Any]) -> Failure:
+    """Return why a task did not succeed."""
     return Failure(
         code=str(error.get("code") or "OVL-5000"),
         message=str(error.get("message") or "It failed."),

@@ -13,9 +13,11 @@ from workflows.contracts import TaskStatus
 
 __all__ = [
     "Cancellation",
+    "ChildView",
     "ChosenCallView",
     "Failure",
     "ForkView",
+    "MapProgress",
     "ModelCallView",
     "StepList",
     "StepView",
@@ -27,6 +29,7 @@ __all__ = [
     "TaskView",
     "ToolCallView",
     "ToolChoice",
+    "TreeView",
     "Usd",
 ]
 
@@ -64,6 +67,8 @@ class TaskSummary(View):
     """A task in a list."""
 
     id: UUID = Field(description="Id of the task (UUIDv7).")
+    kind: Literal["agent", "map"] = Field(description="An agent's task, or a map over inputs.")
+    parent_task_id: UUID | None = Field(description="The task that started it; none: a caller.")
     status: TaskStatus = Field(description="State of the task.")
     agent: str | None = Field(description="Agent it is one of, as `name@version`.")
     route: str = Field(description="Route that was asked for.")
@@ -104,6 +109,37 @@ class ForkView(View):
     created_at: datetime = Field(description="When it was forked, RFC 3339 in UTC.")
 
 
+class ChildView(View):
+    """A task that another one started: a sub-agent, or an input of a map."""
+
+    id: UUID = Field(description="The child.")
+    agent: str | None = Field(description="Agent it is one of, as `name@version`.")
+    step: int | None = Field(description="Step of the parent that asked it; none: of a map.")
+    status: TaskStatus = Field(description="State of the child.")
+    cost_usd: Usd = Field(description="Billed for its own calls, in USD.")
+
+
+class TreeView(View):
+    """A task and everything below it, added up."""
+
+    tasks: int = Field(description="How many tasks that are, this one included.", ge=1)
+    tokens: int = Field(description="Tokens billed, prompts and answers, in tokens.", ge=0)
+    cost_usd: Usd = Field(description="Billed, in USD.")
+    waste_usd: Usd = Field(description="Cost of tokens made and thrown away, in USD.")
+    saved_usd: Usd = Field(description="What answers from the cache would have cost, in USD.")
+
+
+class MapProgress(View):
+    """How many inputs of a map are in which state."""
+
+    total: int = Field(description="Inputs of the map.", ge=0)
+    waiting: int = Field(description="Inputs not begun yet.", ge=0)
+    running: int = Field(description="Inputs being worked on.", ge=0)
+    done: int = Field(description="Inputs answered.", ge=0)
+    failed: int = Field(description="Inputs that failed or were cancelled.", ge=0)
+    skipped: int = Field(description="Inputs never begun, since the map ended before.", ge=0)
+
+
 class TaskView(TaskSummary):
     """A task: what it answered and what it cost."""
 
@@ -124,6 +160,17 @@ class TaskView(TaskSummary):
     )
     forks: tuple[ForkView, ...] = Field(
         default=(), description="Tasks that were forked from this one, oldest first."
+    )
+    root_task_id: UUID = Field(description="The task a caller submitted, above this one; or this.")
+    children: tuple[ChildView, ...] = Field(
+        default=(),
+        description="Tasks it started, oldest first, at most 100; `GET /v1/tasks?parent=` has all.",
+    )
+    tree: TreeView | None = Field(
+        default=None, description="The task and its children, all the way down, added up."
+    )
+    progress: MapProgress | None = Field(
+        default=None, description="How far a map is; none: it is none."
     )
     links: TaskLinks = Field(description="Where to read on.")
 

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 from api.parts import Parts
 from api.problems import ProblemError, invalid
+from api.sub_agents import SubAgentPins
 from store import tool_registry
 from store.identity import Principal
 from store.tool_registry import ToolRecord
 from workflows import errors
+from workflows.child_contracts import is_sub_agent
 from workflows.contracts import (
     BUILT_IN_TOOLS,
     Approval,
@@ -35,24 +37,36 @@ def max_choice_tokens(tools: Sequence[ToolUse], parallel: int = 1) -> int:
 async def with_definitions(parts: Parts, caller: Principal, request: TaskRequest) -> TaskRequest:
     """Return the request with the digest and the policies of every registered tool it names.
 
+    Sub-agents are pinned, too, with all they are asked with.
+
     Raises:
         ProblemError: There is no such tool (422), or not as the caller means it (409).
     """
     for number, tool in enumerate(request.tools):
         if tool.definition is not None and tool.name in BUILT_IN_TOOLS:
             raise invalid(f"/tools/{number}/definition", "not_allowed", "A built-in tool has none.")
-    names = [tool.name for tool in request.tools if tool.name not in BUILT_IN_TOOLS]
+    pinned = await _with_registered(parts, caller, request)
+    pins = SubAgentPins(parts, caller, lambda theirs: _with_registered(parts, caller, theirs))
+    return await pins.pin(pinned)
+
+
+async def _with_registered(parts: Parts, caller: Principal, request: TaskRequest) -> TaskRequest:
+    names = [tool.name for tool in request.tools if _is_registered(tool)]
     if not names:
         return request
     found = await tool_registry.current(parts.database, caller.organisation_id, names)
     return request.model_copy(
         update={
             "tools": tuple(
-                tool if tool.name in BUILT_IN_TOOLS else _pinned(number, tool, found.get(tool.name))
+                _pinned(number, tool, found.get(tool.name)) if _is_registered(tool) else tool
                 for number, tool in enumerate(request.tools)
             )
         }
     )
+
+
+def _is_registered(tool: ToolUse) -> bool:
+    return tool.name not in BUILT_IN_TOOLS and not is_sub_agent(tool.name)
 
 
 def _pinned(number: int, tool: ToolUse, record: ToolRecord | None) -> ToolUse:

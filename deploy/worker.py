@@ -22,11 +22,13 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.cache import Cache
+from activities.children import Children
 from activities.context import Context
 from activities.dependencies import Dependencies
 from activities.gateway import Gateway
 from activities.generation import Generation
 from activities.ingestion import Ingestion
+from activities.maps import Maps
 from activities.passages import Passages
 from activities.registered_tools import RegisteredTools
 from activities.registration import Registration
@@ -64,6 +66,7 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
     context, generation = Context(deps, passages), Generation(deps)
     tools, ingestion = Tools(deps, passages), Ingestion(deps, passages)
     schedules = Schedules(deps)
+    children = Children(deps)
     return [
         gateway.admit,
         gateway.settle,
@@ -82,6 +85,11 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         ingestion.embed,
         ingestion.publish,
         ingestion.fail,
+        children.ask,
+        children.hear,
+        children.end,
+        children.ended_as,
+        Maps(deps).next,
         schedules.file,
         schedules.started,
         schedules.ended,

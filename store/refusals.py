@@ -14,12 +14,13 @@ class Refusal:
 
     Attributes:
         code: `budget_exceeded`, `key_unknown`, `key_disabled`, `key_expired`, `task_cancelled`,
-            `task_failed`, `task_succeeded` or `task_discarded`.
-        scope: what refused: `task`, `key`, `team` or `organisation`.
+            `task_failed`, `task_succeeded`, `task_discarded`, `tokens_exceeded` or `too_deep`.
+        scope: what refused: `task`, `parent` (a task above it), `key`, `team` or `organisation`.
         limit_usd: the cap that would be exceeded (None unless a budget refused).
         spent_usd: charged against it so far.
         held_usd: reserved for calls in flight; comes back, in part, when they settle.
         needed_usd: what was asked for.
+        patient: the task is a child: what its relatives hold is worth waiting for.
     """
 
     code: str
@@ -28,6 +29,7 @@ class Refusal:
     spent_usd: Decimal | None
     held_usd: Decimal | None
     needed_usd: Decimal
+    patient: bool = False
 
     @property
     def may_pass_later(self) -> bool:
@@ -48,4 +50,5 @@ def refusal_from_row(row: Mapping[str, Any], needed_usd: Decimal) -> Refusal | N
         spent_usd=row["spent_usd"],
         held_usd=row["held_usd"],
         needed_usd=needed_usd,
+        patient=bool(row.get("patient")),
     )

@@ -43,6 +43,10 @@ class Task:
     started_at: datetime | None
     finished_at: datetime | None
     paused_at: datetime | None
+    kind: str
+    parent_task_id: UUID | None
+    parent_step: int | None
+    root_task_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,7 @@ async def list_tasks(
     cursor: UUID | None = None,
     limit: int = 50,
     status: str | None = None,
+    parent: UUID | None = None,
 ) -> TaskPage:
     """Tasks from the newest to the oldest.
 
@@ -203,15 +208,22 @@ async def list_tasks(
         cursor: `next_cursor` of the page before.
         limit: most tasks on the page.
         status: only tasks in this state.
+        parent: the children of this task.
     """
+    among = "parent_task_id is null" if parent is None else "parent_task_id = %s"
     stored = ["accepted", "running"] if status == "paused" else [status]
     rows = await db.run(
         organisation_id,
         f"select {_TASK} from tasks where organisation_id = %s"
         " and (%s::uuid is null or task_id < %s)"
         f" and (%s::text is null or (status = any(%s) and ({_PAUSED}) = %s))"
+        f" and {among}"
         " and status <> 'discarded' order by task_id desc limit %s",
-        (organisation_id, cursor, cursor, status, stored, status == "paused", limit + 1),
+        (
+            *(organisation_id, cursor, cursor, status, stored, status == "paused"),
+            *(() if parent is None else (parent,)),
+            limit + 1,
+        ),
     )
     tasks = [Task(**row) for row in rows[:limit]]
     return TaskPage(tasks, tasks[-1].task_id if len(rows) > limit else None)

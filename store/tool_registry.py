@@ -83,6 +83,29 @@ async def register(
             )
 
 
+async def pin(db: Database, organisation_id: UUID, tool: ToolRecord) -> None:
+    """Keeps the definition of what is never called by its name alone, once."""
+    await db.run(
+        organisation_id,
+        "insert into tools (organisation_id, name, digest, source, kind, description,"
+        " input_schema, target, approval, timeout_seconds, max_attempts, removed_at)"
+        " values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, now()) on conflict do nothing",
+        (
+            organisation_id,
+            tool.name,
+            tool.digest,
+            tool.source,
+            tool.kind,
+            storable(tool.description),
+            jsonb(tool.input_schema),
+            jsonb(tool.target),
+            jsonb(tool.approval),
+            tool.timeout_seconds,
+            tool.max_attempts,
+        ),
+    )
+
+
 async def remove(db: Database, organisation_id: UUID, source: str) -> int:
     """Ends a registration; returns how many tools it had."""
     rows = await db.run(

@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.failures import describe
     from workflows.loop import Loop
     from workflows.output import no_answer_obeyed
+    from workflows.sub_agents import SubAgents
     from workflows.tool_calls import ToolCalls
     from workflows.waiting import wait_out
 
@@ -55,7 +56,15 @@ class AgentTask:
         state = task.state or LoopState(digest=task.prompt_digest, chars=task.prompt_chars)
         self._task = task
         self._loop = Loop(task.plan, state)
-        self._tools = ToolCalls(task)
+        self._tools = ToolCalls(
+            task,
+            SubAgents(
+                task.plan,
+                self._loop,
+                seconds_left=self._seconds_left,
+                may_go_on=lambda: not self._paused,
+            ),
+        )
         self._paused = state.paused
         self._was_paused = state.paused
         self._steering = state.steering

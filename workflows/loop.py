@@ -105,6 +105,11 @@ class Loop:
         )
         self._lines.append(f"{self.step}. `{model}` {made}, ${billed_usd:f}")
 
+    def spent_below(self, *, tokens: int, cost_usd: Decimal) -> None:
+        """Take note of what a sub-agent and all below it took: it counts as the task's own."""
+        self.tokens += tokens
+        self.cost_usd += cost_usd
+
     def wants(self, calls: Sequence[ToolCall]) -> list[tuple[int, ToolCall]]:
         """Return the tool calls to make, each with its place among those chosen, from 1.
 

@@ -6,12 +6,19 @@ from collections.abc import Sequence
 
 from workflows.agent_task import AgentTask
 from workflows.ingest import IngestDocument
+from workflows.map_task import MapTask
 from workflows.register_tools import RegisterTools
 from workflows.scheduled_task import ScheduledTask
 
 __all__ = ["PASSED_THROUGH", "WORKFLOWS"]
 
-WORKFLOWS: Sequence[type] = (AgentTask, IngestDocument, RegisterTools, ScheduledTask)
+WORKFLOWS: Sequence[type] = (
+    AgentTask,
+    MapTask,
+    IngestDocument,
+    RegisterTools,
+    ScheduledTask,
+)
 
 #: Modules the sandbox shares with its host: reading them again for every workflow costs time and
 #: proves nothing.

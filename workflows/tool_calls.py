@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from temporalio import workflow
 
 from workflows import policies
+from workflows.child_contracts import is_sub_agent
 from workflows.client import SEARCH_STATUS
 from workflows.contracts import (
     Approval,
@@ -28,6 +29,7 @@ from workflows.contracts import (
     ToolInput,
     ToolOutput,
 )
+from workflows.sub_agents import SubAgents
 from workflows.transcript import digest_of
 
 __all__ = ["WAITING", "ToolCalls", "arguments_digest", "needs_approval"]
@@ -60,8 +62,9 @@ def _text(value: JsonValue) -> str:
 class ToolCalls:
     """Makes the tool calls of one task."""
 
-    def __init__(self, task: TaskInput) -> None:
+    def __init__(self, task: TaskInput, agents: SubAgents) -> None:
         self._task = task
+        self._agents = agents
         self._uses = {use.name: use for use in task.plan.tools}
         self._decided: set[str] = set()
         self._waiting = 0
@@ -168,6 +171,8 @@ class ToolCalls:
     async def _run(self, wanted: ToolInput) -> ToolOutput:
         registered = wanted.definition is not None
         name = wanted.tool_call.name
+        if is_sub_agent(name):
+            return await self._agents.ask(wanted)
         output: ToolOutput = await workflow.execute_activity(
             "tools.call" if registered else f"tools.{name}",
             wanted,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from workflows.child_contracts import SUB_AGENT
 from workflows.contracts import Approval, Asked
 
 __all__ = ["SecretHeader", "ToolRegistration"]
@@ -78,6 +79,8 @@ class ToolRegistration(Asked):
 
     @model_validator(mode="after")
     def _one_source(self) -> ToolRegistration:
+        if self.name == SUB_AGENT:
+            raise ValueError(f"tools of {SUB_AGENT} are agents")
         sources = [self.url, self.document, self.server]
         if sum(source is not None for source in sources) != 1:
             raise ValueError("give one of url, document and server")

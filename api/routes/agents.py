@@ -15,6 +15,7 @@ from api.json_body import json_body, request_body
 from api.openapi import answers
 from api.parts import Parts
 from api.problems import not_found
+from api.sub_agents import require_no_cycle
 from store import agents, retrieval
 from store.identity import Principal
 from store.pricing import UnknownName, models_of
@@ -98,10 +99,12 @@ async def apply_agent(
     """Make an agent, or its next version if what it says has changed.
 
     The same again answers the existing version with 200. A route, model or collection that does
-    not exist is a 404 that names those there are.
+    not exist is a 404 that names those there are; agents that would ask each other for ever are a
+    422 that names the circle.
     """
     require_schema(body)
     await _require_known(parts, caller, body)
+    await require_no_cycle(parts, caller, body.name, body.tools)
     spec = AgentSpec.model_validate(body.model_dump(exclude={"name"}, exclude_unset=True))
     version, created = await agents.apply_agent(
         parts.database,

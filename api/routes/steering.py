@@ -27,7 +27,7 @@ from store import approvals, tasks
 from store.identity import Principal
 from store.progress import progress_of
 from workflows import errors
-from workflows.contracts import TaskRequest, TaskStatus
+from workflows.contracts import TaskStatus
 
 __all__ = ["router"]
 
@@ -136,7 +136,7 @@ async def why_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Why:
             engine=None if engine.ready else engine.detail,
             error=record.error,
             approvals=tuple((each.step, each.tool) for each in asked if each.decision is None),
-            deadline_seconds=TaskRequest.model_validate(record.input).limits.deadline_seconds,
+            deadline_seconds=record.input.get("limits", {}).get("deadline_seconds"),
         )
     )
 

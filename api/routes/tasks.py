@@ -14,10 +14,10 @@ from api.orchestrator import Orchestrator, task_workflow_id, web_ui_url
 from api.parts import Parts
 from api.problems import not_found
 from api.submission import submit
-from api.task_projection import links_of, step_view, task_summary, task_view
+from api.task_projection import Below, links_of, step_view, task_summary, task_view
 from api.task_views import Cancellation, StepList, TaskAccepted, TaskPage, TaskView
 from settings import Settings
-from store import approvals, forks, tasks
+from store import approvals, children, forks, maps, tasks
 from store.identity import Principal
 from workflows.contracts import TaskRequest, TaskStatus
 
@@ -87,14 +87,18 @@ async def list_tasks(
     cursor: Annotated[
         UUID | None, Query(description="`next_cursor` of the page before; none: the newest.")
     ] = None,
+    parent: Annotated[
+        UUID | None, Query(description="The tasks that this one started, instead of callers'.")
+    ] = None,
 ) -> TaskPage:
-    """List the organisation's tasks, newest first."""
+    """List the tasks that callers submitted, or those that one of them started, newest first."""
     page = await tasks.list_tasks(
         parts.database,
         caller.organisation_id,
         cursor=cursor,
         limit=limit,
         status=status.value if status else None,
+        parent=parent,
     )
     return TaskPage(
         tasks=tuple(task_summary(record) for record in page.tasks),
@@ -107,7 +111,7 @@ async def get_task(caller: Caller, parts: PartsOf, task_id: UUID) -> TaskView:
     """Read a task: its state, its answer, what it cost."""
     record = await _find(parts, caller, task_id)
     links = await forks.lineage(parts.database, caller.organisation_id, task_id)
-    view = task_view(parts.settings, record, links)
+    view = task_view(parts.settings, record, links, await _below(parts, caller, record))
     if record.finished_at is None and await approvals.are_waiting(
         parts.database, caller.organisation_id, task_id
     ):
@@ -152,6 +156,15 @@ async def cancel_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Cancella
     )
     detail = "It had not begun and never will." if ended else "It has ended this moment."
     return Cancellation(id=task_id, status=status, requested=bool(ended), detail=detail)
+
+
+async def _below(parts: Parts, caller: Principal, record: tasks.Task) -> Below:
+    organisation, db = caller.organisation_id, parts.database
+    return Below(
+        await children.children_of(db, organisation, record.task_id),
+        await children.tree_of(db, organisation, record.task_id, record.root_task_id),
+        await maps.map_progress(db, organisation, record.task_id) if record.kind == "map" else None,
+    )
 
 
 async def _find(parts: Parts, caller: Principal, task_id: UUID) -> tasks.Task:

@@ -9,11 +9,12 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, StringConstraints
 
 __all__ = ["AgentName", "Asked", "Name", "Sha256", "ToolName", "Usd", "Wire"]
 
-# A built-in tool, or `registration.tool`.
+# A built-in tool, `registration.tool`, `agent.name` or `agent.name@version`.
 ToolName = Annotated[
     str,
     StringConstraints(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}(\.[A-Za-z0-9_][A-Za-z0-9_./-]{0,127})?$"
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+        r"(\.[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}(@[1-9][0-9]{0,8})?)?$"
     ),
 ]
 

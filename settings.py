@@ -114,7 +114,7 @@ class Settings(BaseSettings):
         description="MCP servers that workers may start, as JSON: name to command line.",
     )
     tool_max_bytes: int = Field(
-        default=4_000_000, description="Longest answer of a tool that is read, in bytes."
+        default=16_777_216, description="Longest answer of a tool that is read, in bytes."
     )
     tool_shown_chars: int = Field(
         default=2_000,
@@ -129,7 +129,18 @@ class Settings(BaseSettings):
         default="", description="Build of this code within the worker deployment."
     )
 
-    # payload encryption
+    # payloads
+    payload_inline_bytes: int = Field(
+        default=131_072,
+        ge=1_024,
+        description="Smallest Temporal payload that is kept in Postgres, with a reference in the "
+        "history, in bytes.",
+    )
+    payload_max_bytes: int = Field(
+        default=16_777_216,
+        ge=65_536,
+        description="Largest value that is passed between workflow and activity, in bytes.",
+    )
     payload_keys: SecretStr = Field(
         default=SecretStr(""),
         description=(
@@ -151,6 +162,12 @@ class Settings(BaseSettings):
     models: Annotated[tuple[str, ...], NoDecode] = Field(
         default=("smollm2-135m-instruct", "gemma-3-270m", "all-minilm-l6-v2"),
         description="Registered models the embedded stack serves, by comma.",
+    )
+    keep_days: int = Field(
+        default=30,
+        ge=1,
+        description="Days after which housekeeping removes journal, events and prompts of ended "
+        "tasks, and payloads whose history is gone.",
     )
     upstreams: Path | None = Field(
         default=None,

@@ -9,6 +9,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
+from activities.webhooks import announce
 from observability.metrics import record_refusal, record_settlement, record_task
 from observability.spans import current_trace_id
 from store import money, tasks
@@ -111,6 +112,7 @@ class Gateway:
         record_settlement(call.model, call.outcome, charge)
         if call.finish is not None:
             record_task(call.finish.value)
+            await announce(self._deps, call.tenant, call.task_id)
         return Charge(
             billed_usd=charge.billed_usd,
             waste_usd=charge.waste_usd,
@@ -133,6 +135,7 @@ class Gateway:
             answer=None,
             error=task.error.model_dump(mode="json") if task.error else None,
         )
+        await announce(self._deps, task.tenant, task.task_id)
 
 
 def _chosen(call: SettleInput) -> dict[str, Any] | list[dict[str, Any]] | None:

@@ -6,6 +6,8 @@ secret sent to a server of their own.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ class SecretMissing(Exception):
 
 class _Secret(BaseModel):
     value: SecretStr
+    previous: tuple[SecretStr, ...] = ()
     hosts: tuple[str, ...]
     organisations: tuple[str, ...]
 
@@ -50,17 +53,31 @@ class Secrets:
         """
         auth = list(auth)
         known = self._read() if auth else {}
-        headers = {}
-        for item in auth:
-            secret = known.get(item["secret"])
-            if (
-                secret is None
-                or destination not in secret.hosts
-                or not {str(organisation_id), "*"} & set(secret.organisations)
-            ):
-                raise SecretMissing(f"secret {item['secret']!r} is not there for {destination}")
-            headers[item["header"]] = item["prefix"] + secret.value.get_secret_value()
-        return headers
+        return {
+            item["header"]: item["prefix"]
+            + _allowed(known, item["secret"], organisation_id, destination).value.get_secret_value()
+            for item in auth
+        }
+
+    def signing_keys(
+        self, name: str, *, organisation_id: UUID, destination: str
+    ) -> tuple[bytes, ...]:
+        """Return the keys that a message is signed with, the newest one first.
+
+        Those before it stay until every receiver knows the new one.
+
+        Args:
+            name: Name of the secret; `whsec_` before a value says that it is base64.
+            organisation_id: Who signs.
+            destination: `host:port` the message goes to.
+
+        Raises:
+            SecretMissing: It may not be used for that, or is not known.
+        """
+        secret = _allowed(self._read(), name, organisation_id, destination)
+        return tuple(
+            _key(value.get_secret_value(), name) for value in (secret.value, *secret.previous)
+        )
 
     def _read(self) -> dict[str, _Secret]:
         if self._file is None:
@@ -70,3 +87,26 @@ class Secrets:
         except (OSError, ValidationError):
             # The text of either could hold a secret.
             raise SecretMissing("the file of secrets cannot be read") from None
+
+
+def _allowed(
+    known: dict[str, _Secret], name: str, organisation_id: UUID, destination: str
+) -> _Secret:
+    secret = known.get(name)
+    if (
+        secret is None
+        or destination not in secret.hosts
+        or not {str(organisation_id), "*"} & set(secret.organisations)
+    ):
+        raise SecretMissing(f"secret {name!r} is not there for {destination}")
+    return secret
+
+
+def _key(value: str, name: str) -> bytes:
+    encoded = value.removeprefix("whsec_")
+    if encoded == value:
+        return value.encode()
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except binascii.Error:
+        raise SecretMissing(f"secret {name!r} is not base64 after `whsec_`") from None

@@ -115,9 +115,10 @@ class ToolResults:
         limit = self._deps.settings.tool_shown_chars
         if len(text) <= limit:
             return text
-        kept = await blobs.put(
+        kept = await blobs.put_for_task(
             self._deps.db,
             call.tenant.organisation_id,
+            call.task_id,
             text.encode("utf-8", "replace"),
             "text/plain; charset=utf-8",
         )

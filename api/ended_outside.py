@@ -15,6 +15,7 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from api.parts import Parts
+from api.webhooks import start_deliveries
 from store import tasks
 from store.errors import StoreError
 from workflows.client import SEARCH_ORGANISATION
@@ -65,6 +66,7 @@ async def _close(parts: Parts, run: WorkflowExecution) -> bool:
     cancelled = run.status is WorkflowExecutionStatus.CANCELED
     error = TaskError(code=EndedOutside.code, message=f"the workflow was ended from outside: {how}")
     try:
+        tenant, task_id = UUID(organisation), UUID(run.id.removeprefix("task-"))
         ended = await tasks.finish_task(
             parts.database,
             UUID(organisation),
@@ -78,5 +80,6 @@ async def _close(parts: Parts, run: WorkflowExecution) -> bool:
     except ValueError:
         return True
     if ended:
+        await start_deliveries(parts, tenant, task_id)
         log.info("closed a task that was ended from outside", extra={"task_id": run.id[5:]})
     return True

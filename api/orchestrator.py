@@ -28,7 +28,14 @@ from api.workflow_look import WorkflowLook, look_at
 from settings import Settings
 from workflows import errors
 from workflows.client import SEARCH_ORGANISATION, SEARCH_STATUS, SEARCH_TEAM
-from workflows.contracts import IngestInput, Registered, RegisterInput, TaskInput
+from workflows.contracts import (
+    DeliverInput,
+    IngestInput,
+    Registered,
+    RegisterInput,
+    TaskInput,
+    webhook_workflow_id,
+)
 from workflows.queueing import task_turn
 
 __all__ = ["Orchestrator", "answering", "task_workflow_id", "web_ui_url"]
@@ -219,6 +226,32 @@ class Orchestrator:
         except WorkflowFailureError as failed:
             raise _registration_problem(failed) from None
         return registered
+
+    async def start_webhook(self, organisation_id: UUID, delivery_id: UUID) -> bool:
+        """Start a delivery; False when a workflow works at it, or is just about to end.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        async with answering():
+            try:
+                await self.client.start_workflow(
+                    "DeliverWebhook",
+                    DeliverInput(organisation_id=organisation_id, delivery_id=delivery_id),
+                    id=webhook_workflow_id(delivery_id),
+                    task_queue=self.settings.task_queue,
+                    # A delivery that has ended may be made once more.
+                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    static_summary="tell of a task's end",
+                    search_attributes=TypedSearchAttributes(
+                        [SearchAttributePair(SEARCH_ORGANISATION, str(organisation_id))]
+                    ),
+                    rpc_timeout=_DEADLINE,
+                )
+            except WorkflowAlreadyStartedError:
+                return False
+        return True
 
     async def look_at(self, task_id: UUID) -> WorkflowLook | None:
         """Return what Temporal knows of a task's workflow; None when it has none.

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client, Plugin
@@ -25,6 +26,7 @@ from store.catalogue_view import CatalogueView
 from store.database import Database
 from store.errors import DatabaseUnavailable
 from store.events import EventHub
+from store.payloads import PayloadShelf
 from store.pricing import models_of
 from workflows.client import connect_kwargs
 
@@ -71,6 +73,7 @@ class Parts:
     lane: Lane | None = None
     callers: Callers = field(default_factory=Callers)
     _database: Database | None = None
+    _shelf: PayloadShelf | None = None
     _catalogue: CatalogueView | None = None
     _hub: EventHub | None = None
     _feeds: Feeds | None = None
@@ -87,6 +90,7 @@ class Parts:
         self._database = await Database.open(
             url, min_size=0, max_size=settings.database_pool_size, name="overline-api"
         )
+        self._shelf = PayloadShelf(self._database, keep=timedelta(days=settings.keep_days))
         self._catalogue = CatalogueView(self._database)
         if self.make_lane is not None:
             self.lane = self.make_lane(settings, self._database)
@@ -98,7 +102,7 @@ class Parts:
             settings.temporal_address,
             lazy=True,
             plugins=list(self.plugins),
-            **connect_kwargs(settings),
+            **connect_kwargs(settings, self._shelf),
         )
         for part, look in (
             ("database", self._look_at_database),
@@ -131,6 +135,13 @@ class Parts:
         """Models, prices and routes."""
         assert self._catalogue is not None
         return self._catalogue
+
+    @property
+    def shelf(self) -> PayloadShelf:
+        """Payloads too large for a history."""
+        if self._shelf is None:
+            raise unavailable("database")
+        return self._shelf
 
     @property
     def database(self) -> Database:

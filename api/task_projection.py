@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -223,6 +224,15 @@ def _model_call(call: tasks.CallRecord) -> ModelCallView:
     )
 
 
+# What a worker writes under the beginning of a long answer.
+_KEPT_AS = re.compile(r"\n\[cut here: [\d,]+ characters in all, kept as blob ([0-9a-f]{64})\]$")
+
+
+def _kept_as(text: str | None) -> str | None:
+    found = _KEPT_AS.search(text or "")
+    return found.group(1) if found else None
+
+
 def _chosen_call(
     call: tasks.ChosenCall, attempts: Sequence[tasks.ToolCallRecord]
 ) -> ChosenCallView:
@@ -247,6 +257,7 @@ def _tool_call(call: tasks.ToolCallRecord) -> ToolCallView:
         arguments=call.arguments,
         ok=call.ok,
         result=call.result_text,
+        blob=_kept_as(call.result_text),
         error=None if call.error is None else str(call.error.get("message") or "failed"),
         duration_ms=_milliseconds(call.started_at, call.ended_at),
     )

@@ -215,6 +215,11 @@ class ToolCallView(View):
     arguments: dict[str, Any] = Field(description="Arguments the model chose.")
     ok: bool = Field(description="Whether the tool answered.")
     result: str | None = Field(description="What it answered.")
+    blob: str | None = Field(
+        default=None,
+        description="Of an answer that was cut, where all of it is: "
+        "`GET /v1/tasks/{task_id}/blobs/{blob}`.",
+    )
     error: str | None = Field(description="Why it did not.")
     duration_ms: float | None = Field(description="Time of the attempt, in milliseconds.")
 

@@ -35,6 +35,7 @@ from activities.registration import Registration
 from activities.router import Router
 from activities.schedules import Schedules
 from activities.tools import Tools
+from activities.webhooks import Webhooks
 from deploy.model_workers import ModelWorkers
 from deploy.versioning import deployment_config, workflows_of
 from observability.logs import setup_logging
@@ -43,7 +44,9 @@ from observability.temporal import install_runtime
 from observability.tracing import Tracing, setup_tracing
 from settings import Settings, load_settings
 from store.database import Database
+from store.payloads import PayloadShelf
 from workflows.client import connect_kwargs
+from workflows.large_payloads import Shelf
 from workflows.registry import PASSED_THROUGH, WORKFLOWS
 
 __all__ = ["WORKFLOWS", "activities", "build_worker", "connect", "main", "run_worker", "working"]
@@ -65,7 +68,7 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
     gateway, cache, router = Gateway(deps), Cache(deps), Router(deps)
     context, generation = Context(deps, passages), Generation(deps)
     tools, ingestion = Tools(deps, passages), Ingestion(deps, passages)
-    schedules = Schedules(deps)
+    schedules, webhooks = Schedules(deps), Webhooks(deps)
     children = Children(deps)
     return [
         gateway.admit,
@@ -93,6 +96,8 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         schedules.file,
         schedules.started,
         schedules.ended,
+        webhooks.deliver,
+        webhooks.give_up,
     ]
 
 
@@ -143,13 +148,13 @@ async def working(client: Client, deps: Dependencies) -> AsyncIterator[asyncio.T
         await asyncio.gather(models, return_exceptions=True)
 
 
-async def connect(settings: Settings, **extra: Any) -> Client:
+async def connect(settings: Settings, shelf: Shelf | None = None, **extra: Any) -> Client:
     """Connect to Temporal, waiting for it for as long as it takes."""
     waiting = False
     while True:
         try:
             return await Client.connect(
-                settings.temporal_address, **connect_kwargs(settings), **extra
+                settings.temporal_address, **connect_kwargs(settings, shelf), **extra
             )
         except (RuntimeError, RPCError):
             if not waiting:
@@ -183,7 +188,6 @@ def _end_at_the_latest() -> None:
 
 
 async def _serve(settings: Settings, tracing: Tracing, stop: asyncio.Event) -> None:
-    client = await connect(settings, plugins=[tracing.temporal_plugin()])
     db = await Database.open(
         settings.database_url.get_secret_value(),
         max_size=settings.database_pool_size,
@@ -191,6 +195,8 @@ async def _serve(settings: Settings, tracing: Tracing, stop: asyncio.Event) -> N
     )
     deps = Dependencies(settings, db)
     try:
+        shelf = PayloadShelf(db, keep=timedelta(days=settings.keep_days))
+        client = await connect(settings, shelf, plugins=[tracing.temporal_plugin()])
         await deps.preload()
         async with working(client, deps) as models:
             logger.info("worker ready on task queue %s", settings.task_queue)

@@ -14,6 +14,7 @@ from workflows.contracts import (
     Sampling,
     TaskRequest,
     ToolUse,
+    Webhook,
 )
 from workflows.output import OutputSchema
 
@@ -64,6 +65,9 @@ class AgentSpec(Asked):
     )
     cache: Literal["auto", "off"] = Field(
         default="auto", description="`off` never reads nor writes the cache."
+    )
+    webhook: Webhook | None = Field(
+        default=None, description="Who is told when one of its tasks ends."
     )
     priority: PriorityLevel = Field(
         default="default",

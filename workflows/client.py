@@ -6,17 +6,18 @@ import copy
 from typing import Any, Self
 
 from temporalio.common import SearchAttributeKey
-from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import (
     ActivitySerializationContext,
     DataConverter,
     DefaultFailureConverterWithEncodedAttributes,
     SerializationContext,
+    StorageDriverStoreContext,
     WorkflowSerializationContext,
 )
 
 from settings import Settings
 from workflows.codec import EncryptionCodec, KeyRing
+from workflows.large_payloads import Shelf, capped_converter, large_payloads
 
 __all__ = [
     "SEARCH_COST",
@@ -64,30 +65,47 @@ class BoundDataConverter(DataConverter):
             bound[key] = clone
         return bound[key]
 
+    def _with_store_context(self, store_ctx: StorageDriverStoreContext) -> Self:
+        """Return itself: the storage of large payloads reads the workflow off its payload.
 
-def data_converter(settings: Settings) -> DataConverter:
+        The SDK would build a whole new converter for every activation and activity.
+        """
+        return self
+
+
+def data_converter(settings: Settings, shelf: Shelf | None = None) -> DataConverter:
     """Return the converter: pydantic models, encrypted, failures included.
+
+    Args:
+        settings: Key ring, namespace and sizes.
+        shelf: Where large payloads are kept; none: they stay in the history, and what refers to a
+            shelf cannot be read.
 
     Raises:
         ValueError: The key ring is empty or malformed.
     """
     return BoundDataConverter(
-        payload_converter_class=PydanticPayloadConverter,
+        payload_converter_class=capped_converter(settings.payload_max_bytes),
         payload_codec=EncryptionCodec(
             KeyRing.parse(settings.payload_keys.get_secret_value()), settings.temporal_namespace
         ),
         failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
+        external_storage=(
+            large_payloads(shelf, from_bytes=settings.payload_inline_bytes)
+            if shelf is not None
+            else None
+        ),
     )
 
 
-def connect_kwargs(settings: Settings) -> dict[str, Any]:
+def connect_kwargs(settings: Settings, shelf: Shelf | None = None) -> dict[str, Any]:
     """Return the keyword arguments of `Client.connect` that every process shares.
 
     The tracing plugin is added by the process that sets tracing up (observability.tracing).
     """
     kwargs: dict[str, Any] = {
         "namespace": settings.temporal_namespace,
-        "data_converter": data_converter(settings),
+        "data_converter": data_converter(settings, shelf),
     }
     if settings.temporal_api_key is not None:
         kwargs["api_key"] = settings.temporal_api_key.get_secret_value()

@@ -9,7 +9,9 @@
     │   ├── Conflict            OVL-1005  409
     │   ├── ContextTooLong      OVL-1006  422   pinned parts alone exceed every window
     │   ├── RequestRefused      OVL-1007  422   the engine refuses the request as asked
-    │   └── OutputInvalid       OVL-1008  422   no answer obeyed the output schema
+    │   ├── OutputInvalid       OVL-1008  422   no answer obeyed the output schema
+    │   ├── ToolSourceRefused   OVL-1009  422   an OpenAPI document or MCP server is unusable
+    │   └── PayloadTooLarge     OVL-1010  413   more than may be passed between steps
     ├── AccessError          who asks is at fault; never retried
     │   ├── Unauthenticated     OVL-2001  401
     │   ├── KeyRefused          OVL-2002  403   disabled or expired since
@@ -64,6 +66,7 @@ __all__ = [
     "OutageError",
     "OutputInvalid",
     "OverlineError",
+    "PayloadTooLarge",
     "PolicyError",
     "RequestRefused",
     "RequestTooLarge",
@@ -151,6 +154,12 @@ class ToolSourceRefused(UserError):
     """The document or server that should say what the tools are cannot be used."""
 
     code, status, title = "OVL-1009", 422, "Tool source refused"
+
+
+class PayloadTooLarge(UserError):
+    """What one part of a task would pass on to another is larger than anything that is kept."""
+
+    code, status, title = "OVL-1010", 413, "Payload too large"
 
 
 class AccessError(OverlineError):
@@ -283,6 +292,7 @@ ALL_ERRORS: tuple[type[OverlineError], ...] = (
     RequestRefused,
     OutputInvalid,
     ToolSourceRefused,
+    PayloadTooLarge,
     Unauthenticated,
     KeyRefused,
     Forbidden,

@@ -21,6 +21,7 @@ __all__ = [
     "REGISTER",
     "RETRIEVAL",
     "TOOL",
+    "WEBHOOK",
     "Options",
     "registered_tool",
 ]
@@ -104,6 +105,20 @@ TOOL: Options = {
         backoff_coefficient=2.0,
         maximum_interval=timedelta(seconds=10),
     ),
+}
+
+# A receiver that is away is tried for about a day, and less and less often. One attempt ends by
+# itself; a worker that died is noticed by its silence.
+WEBHOOK: Options = {
+    "start_to_close_timeout": timedelta(seconds=60),
+    "schedule_to_close_timeout": timedelta(hours=25),
+    "heartbeat_timeout": timedelta(seconds=3),
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(seconds=1),
+        backoff_coefficient=3.0,
+        maximum_interval=timedelta(hours=2),
+    ),
+    "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 }
 
 

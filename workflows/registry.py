@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workflows.agent_task import AgentTask
+from workflows.deliver_webhook import DeliverWebhook
 from workflows.ingest import IngestDocument
 from workflows.map_task import MapTask
 from workflows.register_tools import RegisterTools
@@ -18,6 +19,7 @@ WORKFLOWS: Sequence[type] = (
     IngestDocument,
     RegisterTools,
     ScheduledTask,
+    DeliverWebhook,
 )
 
 #: Modules the sandbox shares with its host: reading them again for every workflow costs time and

@@ -17,12 +17,15 @@ from temporalio.client import WorkflowHistory
 
 from api.cli.bundle import write_bundle
 from api.cli.histories import all_runs, connected
-from api.cli.payloads import decrypt_in_place, payloads_in
+from api.cli.payloads import decrypt_in_place, fetch_in_place, payloads_in
 from api.cli.redaction import Redaction
 from api.cli.render import UNREACHABLE, console, fail, print_json
+from api.cli.shelf import opened_shelf
 from settings import Settings, load_settings
+from store.errors import StoreError
 from workflows.client import data_converter
 from workflows.codec import EncryptionCodec, PayloadRefused
+from workflows.large_payloads import PayloadMissing
 
 __all__ = ["export"]
 
@@ -68,7 +71,7 @@ def export(
         fail(f"{task!r} is no task id.", as_json, status=2)
     rows = _rows(settings, task_id, as_json)
     histories = asyncio.run(_histories(settings, f"task-{task_id}", as_json))
-    runs = _in_clear(settings, f"task-{task_id}", histories, as_json)
+    runs = asyncio.run(_in_clear(settings, f"task-{task_id}", histories, as_json))
     if redact:
         redaction = Redaction()
         for _, run in runs:
@@ -142,19 +145,25 @@ async def _histories(settings: Settings, workflow_id: str, as_json: bool) -> lis
         return await all_runs(client, workflow_id, as_json)
 
 
-def _in_clear(
+async def _in_clear(
     settings: Settings, workflow_id: str, histories: list[WorkflowHistory], as_json: bool
 ) -> list[tuple[str, History]]:
     codec = data_converter(settings).payload_codec
     assert isinstance(codec, EncryptionCodec)
     runs: list[tuple[str, History]] = []
-    for history in histories:
-        message = History(events=history.events)
-        try:
-            decrypt_in_place(message, codec)
-        except PayloadRefused as refused:
-            fail(f"The history of {workflow_id} cannot be decrypted: {refused}.", as_json)
-        runs.append((history.run_id, message))
+    async with opened_shelf(settings) as shelf:
+        for history in histories:
+            message = History(events=history.events)
+            try:
+                await fetch_in_place(message, shelf)
+                decrypt_in_place(message, codec)
+            except PayloadRefused as refused:
+                fail(f"The history of {workflow_id} cannot be decrypted: {refused}.", as_json)
+            except PayloadMissing as missing:
+                fail(f"The history of {workflow_id} is not whole: {missing}.", as_json)
+            except StoreError:
+                fail("The database does not answer.", as_json, status=UNREACHABLE)
+            runs.append((history.run_id, message))
     return runs
 
 

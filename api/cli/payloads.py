@@ -1,4 +1,4 @@
-"""Finds and decrypts the payloads in a history, wherever Temporal's messages hold one."""
+"""Finds, fetches and decrypts the payloads in a history, wherever Temporal's messages hold one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from google.protobuf.message import Message
 from temporalio.api.common.v1 import Payload
 
 from workflows.codec import ENCODING, EncryptionCodec
+from workflows.large_payloads import Shelf, claim_in, resolve
 
-__all__ = ["decrypt_in_place", "is_map", "payloads_in"]
+__all__ = ["decrypt_in_place", "fetch_in_place", "is_map", "payloads_in"]
 
 #: Ids, names and amounts, in clear by Temporal's design.
 _PLAIN_BY_DESIGN = frozenset({"search_attributes"})
@@ -30,6 +31,17 @@ def payloads_in(message: Message) -> Iterator[Payload]:
                 yield each
             else:
                 yield from payloads_in(each)
+
+
+async def fetch_in_place(message: Message, shelf: Shelf) -> None:
+    """Put every payload that was too large for the history in the place of its reference.
+
+    Raises:
+        PayloadMissing: One is not there.
+    """
+    for payload in payloads_in(message):
+        if claim_in(payload) is not None:
+            payload.CopyFrom(await resolve(shelf, payload))
 
 
 def decrypt_in_place(message: Message, codec: EncryptionCodec) -> None:

@@ -13,21 +13,23 @@ from functools import lru_cache
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from api.cli.debugger import StopAtStart
+from api.cli.shelf import opened_shelf
 from settings import Settings
 from workflows.client import data_converter
 from workflows.codec import ENCODING
+from workflows.large_payloads import REFERENCE_TYPE, Shelf, capped_converter
 from workflows.registry import PASSED_THROUGH, WORKFLOWS
 
 __all__ = ["Replay", "replay_history"]
 
 _ENCRYPTED = base64.b64encode(ENCODING).decode()
+_REFERENCE = base64.b64encode(REFERENCE_TYPE).decode()
 _NAMED_EVENT = re.compile(r"HistoryEvent\(id: (\d+)")
 _TYPE = re.compile(r'r#type: "((?:[^"\\]|\\.)*)"')
 # What Temporal is told of a failure whose words are encrypted.
@@ -78,13 +80,14 @@ async def replay_history(
         namespace: Namespace it was recorded in; none: that of the settings.
         stop_at_start: Stop in the workflow's first line under pdb, on this terminal.
     """
-    replayer = _replayer(settings, history, namespace, stop_at_start)
-    with _silence():
-        failure = await _failure_of(replayer, history)
-        event = None
-        if failure is not None:
-            named = _NAMED_EVENT.search(str(failure))
-            event = int(named.group(1)) if named else await _first_different(replayer, history)
+    async with opened_shelf(settings) as shelf:
+        replayer = _replayer(settings, history, namespace, stop_at_start, shelf)
+        with _silence():
+            failure = await _failure_of(replayer, history)
+            event = None
+            if failure is not None:
+                named = _NAMED_EVENT.search(str(failure))
+                event = int(named.group(1)) if named else await _first_different(replayer, history)
     return Replay(
         workflow_id=history.workflow_id,
         events=len(history.events),
@@ -95,13 +98,17 @@ async def replay_history(
 
 
 def _replayer(
-    settings: Settings, history: WorkflowHistory, namespace: str | None, stop_at_start: bool
+    settings: Settings,
+    history: WorkflowHistory,
+    namespace: str | None,
+    stop_at_start: bool,
+    shelf: Shelf,
 ) -> Replayer:
     return Replayer(
         workflows=WORKFLOWS,
         # Payloads are bound to their namespace.
         namespace=namespace or settings.temporal_namespace,
-        data_converter=_converter(settings, history),
+        data_converter=_converter(settings, history, shelf),
         # pdb looks at what the sandbox forbids; there is nothing to protect while one looks.
         workflow_runner=UnsandboxedWorkflowRunner() if stop_at_start else _sandbox(),
         interceptors=[StopAtStart()] if stop_at_start else [],
@@ -174,8 +181,9 @@ def _end(events: Sequence[HistoryEvent], decided: int) -> int:
     return len(events)
 
 
-def _converter(settings: Settings, history: WorkflowHistory) -> DataConverter:
+def _converter(settings: Settings, history: WorkflowHistory, shelf: Shelf) -> DataConverter:
     """Histories kept as test data, and those of bundles, are in clear."""
-    if _ENCRYPTED in history.to_json():
-        return data_converter(settings)
-    return pydantic_data_converter
+    text = history.to_json()
+    if _ENCRYPTED in text or _REFERENCE in text:
+        return data_converter(settings, shelf)
+    return DataConverter(payload_converter_class=capped_converter(settings.payload_max_bytes))

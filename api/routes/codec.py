@@ -24,12 +24,13 @@ from api.authentication import CodecCaller, parts_of
 from api.json_body import json_body, request_body
 from api.openapi import answers
 from api.parts import Parts
-from api.problems import ProblemError, invalid, unauthenticated
+from api.problems import ProblemError, invalid, not_found, unauthenticated
 from settings import Settings
-from store import audit, retrieval, tasks
+from store import audit, retrieval, tasks, webhooks
 from store.identity import Principal
 from workflows import errors
 from workflows.codec import ENCODING, EncryptionCodec, KeyRing, PayloadRefused
+from workflows.large_payloads import PayloadMissing, claim_in, resolve
 
 __all__ = ["router"]
 
@@ -69,13 +70,18 @@ PartsOf = Annotated[Parts, Depends(parts_of)]
 
 @router.post(
     "/codec/decode",
-    responses=answers(body=True),
+    responses=answers(404, body=True),
     openapi_extra=request_body(Payloads),
     summary="Decrypt payloads of your own tasks",
 )
 async def decode(caller: CodecCaller, parts: PartsOf, body: Body) -> Payloads:
     """Decrypt payloads. One of another tenant, or of none, makes the whole request a 403."""
     codec, protos = _codec(parts.settings), _parse(body)
+    for proto in protos:
+        claim = claim_in(proto)
+        if claim is not None and claim.organisation_id != caller.organisation_id:
+            raise ProblemError(errors.Forbidden, "A payload belongs to no workflow of yours.")
+    protos = [await _resolved(parts, proto) for proto in protos]
     workflows = await _require_own(parts, caller, protos)
     clear = [_decrypt(codec, proto) for proto in protos]
     for workflow_id in sorted(workflows):
@@ -111,8 +117,8 @@ async def encode(caller: CodecCaller, parts: PartsOf, body: Body) -> Payloads:
 async def decode_for_web_ui(capability: str, parts: PartsOf, body: Body) -> Payloads:
     """Decrypt payloads for whoever holds the capability token.
 
-    A payload that Overline did not encrypt (a tracing header) is returned as it came: the Web UI
-    has it already.
+    A payload that Overline did not encrypt (a tracing header, a reference to a large payload) is
+    returned as it came: the Web UI has it already, and fetches what it refers to by `download`.
     """
     _require_capability(parts.settings, capability)
     codec = _codec(parts.settings)
@@ -120,6 +126,25 @@ async def decode_for_web_ui(capability: str, parts: PartsOf, body: Body) -> Payl
         [
             _decrypt(codec, proto) if proto.metadata.get("encoding") == ENCODING else proto
             for proto in _parse(body)
+        ]
+    )
+
+
+@router.post(
+    "/codec/{capability}/download",
+    responses=answers(401, 404, body=True, key=False),
+    openapi_extra=request_body(Payloads),
+    summary="Fetch and decrypt large payloads for the Web UI",
+)
+async def download_for_web_ui(capability: str, parts: PartsOf, body: Body) -> Payloads:
+    """Decrypt what references in a history point to, for whoever holds the capability token."""
+    _require_capability(parts.settings, capability)
+    codec = _codec(parts.settings)
+    fetched = [await _resolved(parts, proto) for proto in _parse(body)]
+    return _render(
+        [
+            _decrypt(codec, proto) if proto.metadata.get("encoding") == ENCODING else proto
+            for proto in fetched
         ]
     )
 
@@ -160,6 +185,14 @@ def _decrypt(codec: EncryptionCodec, proto: ProtoPayload) -> ProtoPayload:
         ) from None
 
 
+async def _resolved(parts: Parts, proto: ProtoPayload) -> ProtoPayload:
+    """Fetch what a reference points to; a payload that is none stays as it is."""
+    try:
+        return await resolve(parts.shelf, proto)
+    except PayloadMissing:
+        raise not_found("payload") from None
+
+
 def _parse(body: Payloads) -> list[ProtoPayload]:
     protos = []
     for index, payload in enumerate(body.payloads):
@@ -177,7 +210,9 @@ def _render(protos: Sequence[ProtoPayload]) -> Payloads:
     return Payloads(payloads=tuple(Payload.model_validate(item) for item in rendered))
 
 
-_WORKFLOW = re.compile(r"(task|ingest)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-\d+)?")
+_WORKFLOW = re.compile(
+    r"(task|ingest|webhook)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-\d+)?"
+)
 
 
 async def _require_own(parts: Parts, caller: Principal, protos: Sequence[ProtoPayload]) -> set[str]:
@@ -202,4 +237,6 @@ async def _owns(parts: Parts, caller: Principal, kind: str, subject: UUID) -> bo
     organisation = caller.organisation_id
     if kind == "task":
         return await tasks.get_task(parts.database, organisation, subject) is not None
+    if kind == "webhook":
+        return await webhooks.is_own(parts.database, organisation, subject)
     return await retrieval.get_document(parts.database, organisation, subject) is not None

@@ -16,6 +16,7 @@ from api.problems import not_found
 from api.submission import submit
 from api.task_projection import Below, links_of, step_view, task_summary, task_view
 from api.task_views import Cancellation, StepList, TaskAccepted, TaskPage, TaskView
+from api.webhooks import start_deliveries
 from settings import Settings
 from store import approvals, children, forks, maps, tasks
 from store.identity import Principal
@@ -154,6 +155,8 @@ async def cancel_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Cancella
         task_id,
         status="cancelled",
     )
+    if ended:
+        await start_deliveries(parts, caller.organisation_id, task_id)
     detail = "It had not begun and never will." if ended else "It has ended this moment."
     return Cancellation(id=task_id, status=status, requested=bool(ended), detail=detail)
 

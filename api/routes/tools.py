@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Response
@@ -97,7 +97,11 @@ async def register_tools(
     organisation = caller.organisation_id
     # A document may be larger than a history should hold.
     request = await blobs.put(
-        parts.database, organisation, body.model_dump_json().encode(), "application/json"
+        parts.database,
+        organisation,
+        body.model_dump_json().encode(),
+        "application/json",
+        keep=timedelta(days=7),
     )
     tenant = Tenant(organisation_id=organisation, team_id=caller.team_id, key_id=caller.key_id)
     registered = await Orchestrator(parts.temporal, parts.settings).register_tools(

@@ -50,7 +50,7 @@ def stack(short_folder: Path, outside_ports: tuple[int, int]) -> Iterator[Runnin
             "OVERLINE_MODELS": _MODELS,
             "OVERLINE_EGRESS_ALLOW": f"127.0.0.1:{http},127.0.0.1:{mcp}",
             "OVERLINE_TOOL_SECRETS_FILE": str(short_folder / "tool-secrets.json"),
-            "OVERLINE_TOOL_MAX_BYTES": "2000000",
+            "OVERLINE_TOOL_MAX_BYTES": "6000000",
         },
     )
     yield from _run(running)

@@ -74,6 +74,14 @@ from workflows.contracts.tools import (
     choice_tokens,
     tool_call_tokens,
 )
+from workflows.contracts.webhook import (
+    DeliverInput,
+    DeliverOutcome,
+    Webhook,
+    WebhookEvent,
+    WebhookState,
+    webhook_workflow_id,
+)
 
 __all__ = [
     "BUILT_IN_TOOLS",
@@ -97,6 +105,8 @@ __all__ = [
     "CloseInput",
     "DecideInput",
     "Decision",
+    "DeliverInput",
+    "DeliverOutcome",
     "EmbedInput",
     "EmbedOutput",
     "FailInput",
@@ -135,8 +145,12 @@ __all__ = [
     "Turn",
     "Usage",
     "Usd",
+    "Webhook",
+    "WebhookEvent",
+    "WebhookState",
     "Wire",
     "choice_tokens",
     "generation_key",
     "tool_call_tokens",
+    "webhook_workflow_id",
 ]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from workflows.contracts.base import AgentName, Asked, Name, Sha256, ToolName, Usd
+from workflows.contracts.webhook import Webhook
 from workflows.output import OutputSchema
 
 __all__ = [
@@ -225,6 +226,7 @@ class TaskRequest(Asked):
         description="`auto` reuses an exactly equal earlier call's answer when sampling is greedy; "
         "`off` never reads nor writes the cache.",
     )
+    webhook: Webhook | None = Field(default=None, description="Who is told when the task ends.")
     priority: PriorityLevel = Field(
         default="default",
         description="Whose calls wait when the engine is busy: `batch` behind all others; "

@@ -85,6 +85,17 @@ async def test_another_tenants_ids_are_like_random_ones(
             task.id,
             decided,
         ),
+        ("get", "/v1/tasks/{task_id}/webhooks"): ("/v1/tasks/{id}/webhooks", task.id, {}),
+        ("post", "/v1/tasks/{task_id}/webhooks/{delivery_id}/redeliver"): (
+            f"/v1/tasks/{{id}}/webhooks/{uuid7()}/redeliver",
+            task.id,
+            {},
+        ),
+        ("get", "/v1/tasks/{task_id}/blobs/{sha256}"): (
+            f"/v1/tasks/{{id}}/blobs/{'0' * 64}",
+            task.id,
+            {},
+        ),
         ("get", "/v1/agents/{name}"): ("/v1/agents/{id}", agent, {}),
         ("get", "/v1/agents/{name}/versions"): ("/v1/agents/{id}/versions", agent, {}),
         ("post", "/v1/agents/{name}/archive"): ("/v1/agents/{id}/archive", agent, {}),

@@ -50,7 +50,18 @@ DOCUMENT: dict[str, Any] = {
         },
         **{
             f"/{name}": {"get": _text(name)}
-            for name in ("big", "long", "broken", "slow", "away", "flaky", "down", "echo", "image")
+            for name in (
+                "big",
+                "long",
+                "broken",
+                "slow",
+                "away",
+                "flaky",
+                "down",
+                "echo",
+                "image",
+                "five",
+            )
         },
     },
     "components": {
@@ -139,6 +150,8 @@ class HttpService:
                 self._big(request)
             case "long":
                 self._send(request, "long " * 2_000, kind="text/plain")
+            case "five":
+                self._send(request, "five " * 1_000_000, kind="text/plain")
             case "broken":
                 self._send(request, '{"half": ')
             case "slow":

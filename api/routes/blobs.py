@@ -1,0 +1,57 @@
+"""What is too long for a step: the whole answer of a tool."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Response
+
+from api.authentication import Caller, parts_of
+from api.openapi import answers
+from api.parts import Parts
+from api.problems import not_found
+from store import blobs
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["tasks"])
+
+PartsOf = Annotated[Parts, Depends(parts_of)]
+
+
+@router.get(
+    "/v1/tasks/{task_id}/blobs/{sha256}",
+    responses=answers(404)
+    | {
+        200: {
+            "description": "The bytes, with the content type they were kept with.",
+            "content": {"application/octet-stream": {}},
+        }
+    },
+    response_class=Response,
+    summary="Read a long answer of a tool",
+)
+async def read_blob(
+    caller: Caller,
+    parts: PartsOf,
+    task_id: UUID,
+    sha256: Annotated[
+        str, Path(pattern=r"^[0-9a-f]{64}$", description="`blob` of one of the task's tool calls.")
+    ],
+) -> Response:
+    """Read bytes that one of your tasks points to, for as long as they are kept."""
+    found = await blobs.of_task(parts.database, caller.organisation_id, task_id, sha256)
+    if found is None:
+        raise not_found("blob of this task")
+    data, content_type = found
+    return Response(
+        data,
+        media_type=content_type,
+        headers={
+            "ETag": f'"{sha256}"',
+            # A stranger's text: a browser must neither guess what it is nor show it as a page.
+            "X-Content-Type-Options": "nosniff",
+            "Content-Disposition": f'attachment; filename="{sha256}"',
+        },
+    )

@@ -13,7 +13,7 @@ import sys
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -62,6 +62,12 @@ class Settings(BaseSettings):
         default=500,
         ge=1,
         description="Inputs of a map begun in one run of its workflow, before the next run.",
+    )
+
+    on_disconnect: Literal["cancel", "finish"] = Field(
+        default="cancel",
+        description="What becomes of a call of the OpenAI-compatible routes when its client goes "
+        "away: `cancel` ends it and bills what was made, `finish` lets it be read by its id.",
     )
 
     # Postgres

@@ -21,28 +21,27 @@ from api.codec_origin import CodecOrigin
 from api.edge import Edge
 from api.ended_outside import close_ended_outside
 from api.error_handlers import add_error_handlers
+from api.lane import MakeLane
 from api.openapi import describe, version
 from api.parts import Parts
 from api.routes import (
     agents,
     approvals,
-    blobs,
     codec,
     collections,
     docs,
     events,
     health,
     maps,
+    openai_surface,
     schedules,
     spend,
     steering,
     tasks,
     tools,
-    webhooks,
 )
 from api.steering import sweep_unsent
 from api.submission import sweep_unstarted
-from api.webhooks import sweep_webhooks
 from observability.http import fastapi_telemetry
 from settings import Settings, load_settings
 
@@ -60,6 +59,7 @@ Every error is an RFC 9457 problem document with the id of the request. Every PO
 _TAGS = [
     {"name": "tasks", "description": "Submit, read, watch and cancel agent tasks."},
     {"name": "maps", "description": "One task for each of many inputs."},
+    {"name": "openai", "description": "OpenAI's API: SDKs work with only `base_url` changed."},
     {"name": "agents", "description": "What tasks may name instead of saying it."},
     {"name": "tools", "description": "What agents can call besides the built-in tools."},
     {"name": "collections", "description": "What agents can retrieve from."},
@@ -71,13 +71,17 @@ _TAGS = [
 
 
 def create_app(
-    settings: Settings | None = None, *, temporal_plugins: Sequence[Plugin] = ()
+    settings: Settings | None = None,
+    *,
+    temporal_plugins: Sequence[Plugin] = (),
+    make_lane: MakeLane | None = None,
 ) -> FastAPI:
     """Return the API.
 
     Args:
         settings: Settings of the process; by default those of the environment.
         temporal_plugins: Plugins of the Temporal client, such as tracing.
+        make_lane: Makes what makes calls; without it, the OpenAI-compatible routes answer 503.
     """
     effective = settings or load_settings()
 
@@ -88,7 +92,6 @@ def create_app(
         parts.run_in_background(sweep_unstarted(parts))
         parts.run_in_background(sweep_unsent(parts))
         parts.run_in_background(close_ended_outside(parts))
-        parts.run_in_background(sweep_webhooks(parts))
         try:
             yield
         finally:
@@ -107,13 +110,12 @@ def create_app(
         redirect_slashes=False,
         telemetry=fastapi_telemetry(),
     )
-    app.state.parts = Parts(effective, plugins=temporal_plugins)
+    app.state.parts = Parts(effective, plugins=temporal_plugins, make_lane=make_lane)
     for module in (
         tasks,
+        openai_surface,
         maps,
         approvals,
-        webhooks,
-        blobs,
         tools,
         steering,
         events,

@@ -17,8 +17,9 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.error_shape import error_answer
 from api.invalid_input import pointer_to
-from api.problems import FieldProblem, ProblemError, problem_response
+from api.problems import FieldProblem, ProblemError
 from workflows import errors
 
 __all__ = ["BodyGuard", "field_problems_of"]
@@ -49,11 +50,10 @@ class BodyGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = str(scope.get("state", {}).get("request_id", ""))
         if "\x00" in scope["path"] or b"%00" in scope.get("query_string", b""):
             where = "path" if "\x00" in scope["path"] else "query"
-            await problem_response(
-                request_id,
+            await error_answer(
+                scope,
                 errors.InvalidRequest,
                 f"The {where} of the URL holds a NUL character.",
                 errors=(_problem("nul_character", [], where),),
@@ -67,8 +67,8 @@ class BodyGuard:
         body = await self._read(headers, receive, limit)
         if body is None:
             await _discard(receive)
-            await problem_response(
-                request_id,
+            await error_answer(
+                scope,
                 errors.RequestTooLarge,
                 f"The body of a request may have at most {limit} bytes.",
                 errors=(_problem("too_long", [], "body"),),
@@ -76,10 +76,12 @@ class BodyGuard:
             )(scope, receive, send)
             return
         if body:
-            refusal = _refusal(headers, body)
+            document, refusal = _looked_at(headers, body)
+            # Who validates Python objects need not parse it a second time.
+            scope.setdefault("state", {})["document"] = document
             if refusal is not None:
-                await problem_response(
-                    request_id,
+                await error_answer(
+                    scope,
                     refusal.kind,
                     refusal.detail,
                     status=refusal.status,
@@ -136,10 +138,11 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-def _refusal(headers: Headers, body: bytes) -> ProblemError | None:
+def _looked_at(headers: Headers, body: bytes) -> tuple[Any, ProblemError | None]:
+    """Return the parsed body, and why it is refused, if it is."""
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
-        return ProblemError(
+        return None, ProblemError(
             errors.MalformedRequest,
             "The body must be JSON: send `Content-Type: application/json`.",
             status=415,
@@ -147,20 +150,20 @@ def _refusal(headers: Headers, body: bytes) -> ProblemError | None:
     try:
         document = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
     except UnicodeDecodeError:
-        return _malformed("not_utf8", "")
+        return None, _malformed("not_utf8", "")
     except RecursionError:
-        return _malformed("too_deep", "")
+        return None, _malformed("too_deep", "")
     except ValueError as exc:
         where = f" At character {exc.pos}." if isinstance(exc, json.JSONDecodeError) else ""
-        return _malformed("malformed_json", where)
+        return None, _malformed("malformed_json", where)
     found = tuple(field_problems_of(document))
     if found:
-        return ProblemError(
+        return None, ProblemError(
             errors.InvalidRequest,
             f"{len(found)} thing(s) in the body cannot be stored: {found[0].detail}",
             errors=found,
         )
-    return None
+    return document, None
 
 
 def _malformed(code: str, where: str) -> ProblemError:

@@ -18,7 +18,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils.compat import uuid7
 
-from api.problems import problem_response
+from api.error_shape import error_answer
 from observability.metrics import REGISTRY
 from workflows import errors
 
@@ -84,8 +84,8 @@ class Edge:
             # Once an answer has begun there is no honest way to end it: the server closes the
             # connection, and the reader of a stream comes back with its last event id.
             if not status:
-                await problem_response(
-                    request_id,
+                await error_answer(
+                    scope,
                     errors.Internal,
                     "Something went wrong on our side. It was logged under this request id.",
                 )(scope, receive, send_marked)

@@ -1,6 +1,7 @@
 """The OpenAPI document: complete, and true to what the service answers.
 
-FastAPI describes errors as `application/json`; here they become what they are, problem documents.
+FastAPI describes errors as `application/json`; here they become what they are, problem documents,
+except on the routes that speak OpenAI's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api.json_body import BODY_MODELS
+from api.openai.errors import OpenAIErrorDocument, speaks_openai
 from api.problems import PROBLEM_MEDIA_TYPE, Problem
 
 __all__ = ["answers", "describe", "version"]
@@ -76,13 +78,19 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas[model.__name__] = schema
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    for path in document["paths"].values():
-        for operation in path.values():
-            _describe_answers(operation["responses"])
+    told = OpenAIErrorDocument.model_json_schema(ref_template=_REFERENCE)
+    schemas.update(told.pop("$defs"))
+    schemas[OpenAIErrorDocument.__name__] = told
+    for path, operations in document["paths"].items():
+        error = ("application/json", OpenAIErrorDocument.__name__)
+        if not speaks_openai(path):
+            error = (PROBLEM_MEDIA_TYPE, Problem.__name__)
+        for operation in operations.values():
+            _describe_answers(operation["responses"], *error)
     return document
 
 
-def _describe_answers(responses: dict[str, Any]) -> None:
+def _describe_answers(responses: dict[str, Any], media_type: str, error: str) -> None:
     for code, response in responses.items():
         headers = response.setdefault("headers", {})
         headers["X-Request-ID"] = {
@@ -100,6 +108,4 @@ def _describe_answers(responses: dict[str, Any]) -> None:
                 "schema": {"type": "integer"},
             }
         if int(code) >= 400:
-            response["content"] = {
-                PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}
-            }
+            response["content"] = {media_type: {"schema": {"$ref": _REFERENCE.format(model=error)}}}

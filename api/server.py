@@ -1,21 +1,21 @@
-"""`python -m api.server`: the API under uvicorn, on the host and port of the settings."""
+"""The API under uvicorn, on the host and port of the settings; `deploy.api` starts it."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from api.app import create_app
+from api.lane import MakeLane
 from api.parts import Parts
 from observability.logs import setup_logging
 from observability.tracing import setup_tracing
 from settings import Settings, load_settings
 
-__all__ = ["main"]
+__all__ = ["serve"]
 
 _GRACE_S = 8
 
@@ -48,16 +48,18 @@ def _config(app: Any, settings: Settings) -> uvicorn.Config:
     )
 
 
-def main() -> int:
-    """Serve until SIGTERM or SIGINT; return the exit status."""
+def serve(make_lane: MakeLane | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit status.
+
+    Args:
+        make_lane: Makes what makes calls in this process.
+    """
     settings = load_settings()
     setup_logging(settings, "overline-api")
     with setup_tracing("overline-api", settings) as tracing:
-        app = create_app(settings, temporal_plugins=[tracing.temporal_plugin()])
+        app = create_app(
+            settings, temporal_plugins=[tracing.temporal_plugin()], make_lane=make_lane
+        )
         server = Server(_config(app, settings), app.state.parts)
         asyncio.run(server.serve())
     return 0 if server.started else 3
-
-
-if __name__ == "__main__":
-    sys.exit(main())

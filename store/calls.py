@@ -24,6 +24,7 @@ __all__ = [
     "Staged",
     "Unauthenticated",
     "WrongScope",
+    "abandon",
     "close_call",
     "forget_process",
     "hand_over",
@@ -340,6 +341,11 @@ async def read_call(db: Database, organisation_id: UUID, task_id: UUID) -> Known
         (organisation_id, task_id),
     )
     return Known(how="earlier", **rows[0]) if rows else None
+
+
+async def abandon(db: Database, key_id: UUID, key_digest: bytes, task_id: UUID) -> None:
+    """Ends a call of which it is not known whether it was opened; no engine was asked."""
+    await db.run_untenanted("select abandon_call(%s, %s, %s)", (key_id, key_digest, task_id))
 
 
 async def renew_process(db: Database, process_id: UUID, seconds: float) -> None:

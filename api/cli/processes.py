@@ -19,7 +19,7 @@ Json = Annotated[
 
 def serve(as_json: Json = False) -> None:
     """Run the API in the foreground, on the host and port of the settings."""
-    from api.server import main
+    from deploy.api import main
 
     settings = load_settings()
     if as_json:

@@ -38,7 +38,7 @@ class ChatRequest(Asked):
         default=None, ge=1, le=1_000_000, description="Longest answer, in tokens."
     )
     max_tokens: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="The same, by its older name."
+        default=None, ge=1, le=1_000_000, description="The same in tokens, by its older name."
     )
     temperature: float | None = Field(
         default=None, ge=0, le=2, description="0 is greedy; 1 unless said otherwise."
@@ -101,7 +101,9 @@ class ChatRequest(Asked):
     web_search_options: Any = Field(default=None, description="Refused.")
     # Not OpenAI's, and known to engines behind compatible servers.
     top_k: int | None = Field(default=None, ge=0, le=1000, description="Candidates; 0 keeps all.")
-    min_tokens: int | None = Field(default=None, ge=0, le=32_768, description="Shortest answer.")
+    min_tokens: int | None = Field(
+        default=None, ge=0, le=32_768, description="Shortest answer, in tokens."
+    )
     repetition_penalty: float | None = Field(
         default=None, ge=0.5, le=2, description="Multiplicative penalty of seen tokens."
     )

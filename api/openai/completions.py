@@ -45,7 +45,9 @@ class CompletionRequest(Asked):
     suffix: str | None = Field(default=None, description="Refused.")
     user: User | None = Field(default=None, description="For attribution in the ledger.")
     top_k: int | None = Field(default=None, ge=0, le=1000, description="Candidates; 0 keeps all.")
-    min_tokens: int | None = Field(default=None, ge=0, le=32_768, description="Shortest answer.")
+    min_tokens: int | None = Field(
+        default=None, ge=0, le=32_768, description="Shortest answer, in tokens."
+    )
     repetition_penalty: float | None = Field(
         default=None, ge=0.5, le=2, description="Multiplicative penalty of seen tokens."
     )

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from workflows import errors
@@ -18,6 +19,7 @@ from workflows import errors
 __all__ = [
     "OPENAI_PATHS",
     "OpenAIError",
+    "OpenAIErrorDocument",
     "error_object",
     "error_of",
     "error_response",
@@ -39,6 +41,25 @@ OPENAI_PATHS = (
 def speaks_openai(path: str) -> bool:
     """Tell whether a path belongs to the OpenAI-compatible surface."""
     return path.startswith(OPENAI_PATHS)
+
+
+class OpenAIErrorObject(BaseModel):
+    """What went wrong, in OpenAI's words."""
+
+    message: str = Field(description="For people: what is wrong, and what to do.")
+    type: str = Field(description="OpenAI's coarse kind of error.")
+    param: str | None = Field(description="Parameter that is meant: `messages[0].content`.")
+    code: str | None = Field(description="Stable code to branch on.")
+    overline_code: str | None = Field(
+        default=None, description="Our own code of it, where it is one of docs/errors.md."
+    )
+    request_id: str = Field(description="Id of the request (UUIDv7).")
+
+
+class OpenAIErrorDocument(BaseModel):
+    """An error of the OpenAI-compatible routes."""
+
+    error: OpenAIErrorObject = Field(description="The error.")
 
 
 class OpenAIError(Exception):

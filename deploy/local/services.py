@@ -42,8 +42,8 @@ class ApiPart(Part):
 
     def launch(self) -> Launch:
         """Return the server's command line."""
-        # -P: a folder named `api` in the caller's working folder must not be taken for ours.
-        return Launch([sys.executable, "-P", "-m", "api.server"], self._plan.environment())
+        # -P: a folder named `deploy` in the caller's working folder must not be taken for ours.
+        return Launch([sys.executable, "-P", "-m", "deploy.api"], self._plan.environment())
 
     async def problem(self) -> str | None:
         """Ask for its health."""

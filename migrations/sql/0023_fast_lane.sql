@@ -428,6 +428,27 @@ begin
                         c.cached_tokens, c.already_settled;
 end $$;
 
+-- Ends a call that was opened, if it was, though nobody heard of it: the connection was lost in
+-- between. No engine was asked.
+create function abandon_call(p_key uuid, p_digest bytea, p_task uuid) returns void
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+declare
+    k record;
+begin
+    select * into k from authenticate(p_key, p_digest);
+    if not found or k.verdict = 'wrong_secret' then
+        return;
+    end if;
+    perform set_config('overline.organisation_id', k.organisation_id::text, true);
+    if exists (select from calls c where c.organisation_id = k.organisation_id
+                and c.task_id = p_task and c.ended_at is null)
+    then
+        perform finish_task(k.organisation_id, p_task, 'cancelled', null, null);
+        update calls c set process_id = null, ended_at = clock_timestamp()
+         where c.organisation_id = k.organisation_id and c.task_id = p_task;
+    end if;
+end $$;
+
 -- A process says that it lives, for so many seconds.
 create function renew_process(p_process uuid, p_seconds float8) returns void
     language sql set search_path = pg_catalog, public, pg_temp as $$

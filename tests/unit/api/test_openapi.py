@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from api.app import create_app
+from api.openai.errors import speaks_openai
 from settings import Settings
 
 #: What answers without a key. Anything else without one is a mistake.
@@ -88,7 +89,7 @@ def test_every_schema_parameter_and_operation_is_described(document: dict[str, A
     assert silent == []
 
 
-def test_every_error_is_a_problem_document(document: dict[str, Any]) -> None:
+def test_every_error_is_a_problem_document_or_openais(document: dict[str, Any]) -> None:
     for verb, path, operation in _operations(document):
         codes = set(operation["responses"])
         assert {"422", "500", "503"} <= codes, (verb, path)
@@ -96,10 +97,13 @@ def test_every_error_is_a_problem_document(document: dict[str, Any]) -> None:
             assert {"400", "413", "415"} <= codes, (verb, path)
         if "{" in path and not path.startswith("/codec"):
             assert "404" in codes, (verb, path)
+        kind, name = "application/problem+json", "Problem"
+        if speaks_openai(path):
+            kind, name = "application/json", "OpenAIErrorDocument"
         for code, answer in operation["responses"].items():
             if int(code) >= 400:
                 assert answer["content"] == {
-                    "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
+                    kind: {"schema": {"$ref": f"#/components/schemas/{name}"}}
                 }, (verb, path, code)
 
 

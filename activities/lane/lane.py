@@ -1,0 +1,392 @@
+"""The door of the fast lane: opens calls, and keeps this process known as their owner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Literal
+from uuid import UUID, uuid4
+
+from uuid_utils.compat import uuid7
+
+from activities.dependencies import Dependencies
+from activities.lane.asking import prompt_of
+from activities.lane.embedding import EmbeddedCall, Embedder, embedder_of
+from activities.lane.live import LiveCall, staged, usage_of
+from activities.lane.options import cache_key, most_usd, options_of
+from inference.answers import Answer
+from inference.upstream.messages import Delta
+from inference.usage import TokenUsage
+from observability.metrics import record_cache, record_refusal, record_task
+from observability.spans import current_trace_id
+from store import calls
+from store.errors import DatabaseUnavailable, StoreError
+from store.refusals import Refusal
+from workflows.contracts.call import CLIENT_GONE, CallSpec
+from workflows.errors import (
+    BudgetExceeded,
+    Conflict,
+    Forbidden,
+    Internal,
+    KeyRefused,
+    OverlineError,
+    Unauthenticated,
+)
+
+__all__ = ["FastLane", "KeptCall"]
+
+log = logging.getLogger("overline.lane")
+
+RENEW_EVERY_S = 1.5
+LEASE_S = 6.0
+# How long the repetition of a call that is being made waits for it.
+REPEAT_PATIENCE_S = 60.0
+_POLL_S = 0.1
+
+
+@dataclass
+class KeptCall:
+    """A call whose answer is there already: an earlier one's, or the cache's."""
+
+    spec: CallSpec
+    task_id: UUID
+    created_at: datetime
+    model: str
+    answer: Answer
+    used: TokenUsage
+    billed_usd: Decimal
+    saved_usd: Decimal = Decimal(0)
+    cache: Literal["hit", "miss"] = "miss"
+    replayed: bool = False
+
+    async def pieces(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Yield the answer, as if it were being made."""
+        for delta in self.answer.deltas():
+            yield (delta,)
+
+    async def leave(self) -> None:
+        """Nothing is left to end."""
+
+    async def settled(self) -> None:
+        """Nothing is left to wait for."""
+
+
+@dataclass
+class FastLane:
+    """Calls of one process.
+
+    Attributes:
+        process_id: As whose they are filed.
+        live: Those that are being made.
+    """
+
+    deps: Dependencies
+    process_id: UUID = field(default_factory=uuid4)
+    live: dict[UUID, LiveCall] = field(default_factory=dict)
+    _doubtful: set[tuple[UUID, bytes, UUID]] = field(default_factory=set)
+    _renewing: asyncio.Task[None] | None = None
+    _renewed_once: asyncio.Event = field(default_factory=asyncio.Event)
+    _leaving: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def start(self) -> None:
+        """Begin to say that this process lives."""
+        self._renewing = asyncio.create_task(self._renew())
+
+    async def stop(self) -> None:
+        """Say that it ends: what it leaves open is taken over at once."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        with contextlib.suppress(StoreError):
+            await calls.forget_process(self.deps.db, self.process_id)
+        await self.deps.upstreams.close()
+        await self.deps.engines.close()
+
+    async def open(
+        self,
+        spec: CallSpec,
+        *,
+        key_id: UUID,
+        key_digest: bytes,
+        idempotency_key: str | None,
+        request_digest: str,
+        cache: str,
+    ) -> LiveCall | KeptCall:
+        """Open a call and wait for the first of its answer.
+
+        Raises:
+            OverlineError: It is refused; nothing was used up.
+            EngineError: Nobody answers it; it is closed.
+            DatabaseUnavailable: Postgres is away; nothing was asked of an engine.
+        """
+        deps = self.deps
+        if not self._renewed_once.is_set():
+            await self._first_renewal()
+        options = options_of(await deps.catalogue.read(), spec)
+        prompt = await prompt_of(deps, options[0], spec)
+        key = cache_key(spec, cache)
+        known = await self._opened(
+            spec,
+            key_id=key_id,
+            key_digest=key_digest,
+            idempotency_key=idempotency_key,
+            request_digest=request_digest,
+            amount_usd=most_usd(options, spec, prompt_tokens=len(prompt.ids) or None),
+            cache_key=key,
+            staged=staged(options[0], prompt),
+        )
+        if known.how == "earlier":
+            return _kept(spec, await self._earlier(known), replayed=True)
+        if key is not None:
+            record_cache(known.how == "cached")
+        record_task("accepted")
+        if known.how == "cached":
+            record_task("succeeded")
+            return _kept(spec, known, cache="hit")
+        call = LiveCall(
+            deps=deps,
+            spec=spec,
+            options=options,
+            prompt=prompt,
+            organisation_id=known.organisation_id,
+            task_id=known.task_id,
+            created_at=known.created_at,
+            cache_key=key,
+            ended=self._ended,
+        )
+        self.live[known.task_id] = call
+        try:
+            await call.begin()
+        except asyncio.CancelledError as gone:
+            # Only of a client that has gone: what a process leaves when it ends is taken over.
+            if gone.args == (CLIENT_GONE,):
+                self.let_go(call)
+            raise
+        return call
+
+    async def embed(
+        self,
+        spec: CallSpec,
+        texts: list[str],
+        *,
+        key_id: UUID,
+        key_digest: bytes,
+        idempotency_key: str | None,
+        request_digest: str,
+    ) -> EmbeddedCall:
+        """Embed texts.
+
+        Raises:
+            OverlineError: It is refused; nothing was used up.
+            EngineError: Nobody answers; the call is closed.
+            DatabaseUnavailable: Postgres is away; nothing was asked of an engine.
+        """
+        if not self._renewed_once.is_set():
+            await self._first_renewal()
+        option = embedder_of(await self.deps.catalogue.read(), spec)
+        embedder = Embedder(self.deps, option, spec, texts)
+        tokens = await embedder.most_tokens()
+        known = await self._opened(
+            spec,
+            key_id=key_id,
+            key_digest=key_digest,
+            idempotency_key=idempotency_key,
+            request_digest=request_digest,
+            amount_usd=embedder.most_usd(tokens),
+            cache_key=None,
+            staged=calls.Staged(
+                model=option.name,
+                model_version=option.model.version,
+                tokenizer_version=option.model.tokenizer_version,
+                deployment=option.deployment.id,
+                replica=option.deployment.urls[0],
+                likely_prompt=tokens,
+            ),
+        )
+        if known.how == "earlier":
+            first = await self._earlier(known)
+            assert first.answer is not None
+            return EmbeddedCall(
+                first.task_id,
+                first.model,
+                first.answer["vectors"],
+                usage_of(first.usage).prompt_tokens,
+                first.billed_usd,
+                replayed=True,
+            )
+        record_task("accepted")
+        return await embedder.make(known, tokens, keep=idempotency_key is not None)
+
+    async def _opened(
+        self,
+        spec: CallSpec,
+        *,
+        key_id: UUID,
+        key_digest: bytes,
+        idempotency_key: str | None,
+        request_digest: str,
+        amount_usd: Decimal,
+        cache_key: str | None,
+        staged: calls.Staged,
+    ) -> calls.Known:
+        asked = calls.Asked(
+            key_id=key_id,
+            key_digest=key_digest,
+            task_id=uuid7(),
+            idempotency_key=idempotency_key,
+            request_digest=request_digest,
+            input=spec.document(),
+            user=spec.user,
+            tags=spec.tags,
+            endpoint=spec.endpoint,
+            model=spec.model,
+            route=spec.model,
+            stored=spec.stored,
+            amount_usd=amount_usd,
+            cache_key=cache_key,
+            process_id=self.process_id,
+            staged=staged,
+            trace_id=current_trace_id(),
+        )
+        try:
+            known = await calls.open_call(self.deps.db, asked)
+        except DatabaseUnavailable:
+            # It may have been opened, and this process lives, so nobody else would look for it.
+            self._doubtful.add((key_id, key_digest, asked.task_id))
+            raise
+        match known:
+            case calls.Unauthenticated():
+                raise Unauthenticated("Incorrect API key provided.")
+            case calls.WrongScope():
+                raise Forbidden("The key may not make calls: it lacks the scope 'tasks'.")
+            case Refusal():
+                record_refusal(known.code, known.scope)
+                raise _refused(known)
+            case _:
+                return known
+
+    async def read(
+        self, organisation_id: UUID, task_id: UUID
+    ) -> tuple[calls.Known, CallSpec] | None:
+        """Return a call that is on file, with what was asked."""
+        known = await calls.read_call(self.deps.db, organisation_id, task_id)
+        return None if known is None else (known, CallSpec.of(known.input))
+
+    def let_go(self, call: LiveCall | KeptCall) -> None:
+        """End a call whose client has gone, behind the client's back."""
+        task = asyncio.create_task(_quietly(call.leave()))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    def _ended(self, call: LiveCall) -> None:
+        self.live.pop(call.task_id, None)
+
+    async def _earlier(self, known: calls.Known) -> calls.Known:
+        """Wait for the first call that a repetition repeats, and return it with its answer.
+
+        Raises:
+            OverlineError: The key is another request's, or the first one failed, or still runs.
+        """
+        if known.conflict:
+            raise Conflict(
+                "This idempotency key was used for another request; use a new key for a new "
+                "request.",
+                code="idempotency_key_reused",
+            )
+        waited = 0.0
+        while known.status in ("accepted", "running"):
+            if waited >= REPEAT_PATIENCE_S:
+                raise Conflict(
+                    "The first request with this idempotency key is still being answered.",
+                    code="idempotency_key_in_use",
+                    retry_after_s=5,
+                )
+            own = self.live.get(known.task_id)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S if own is None else 1.0):
+                    await (asyncio.sleep(_POLL_S) if own is None else own.over.wait())
+            waited += _POLL_S
+            again = await calls.read_call(self.deps.db, known.organisation_id, known.task_id)
+            known = again or known
+        if known.answer is None:
+            told = known.error or {}
+            raise Internal(
+                "The first request with this idempotency key failed: "
+                + str(told.get("message", known.status)),
+                code="earlier_request_failed",
+            )
+        return known
+
+    async def _first_renewal(self) -> None:
+        await calls.renew_process(self.deps.db, self.process_id, LEASE_S)
+        self._renewed_once.set()
+
+    async def _renew(self) -> None:
+        while True:
+            try:
+                await calls.renew_process(self.deps.db, self.process_id, LEASE_S)
+                self._renewed_once.set()
+                await self._settle_doubts()
+            except StoreError:
+                await asyncio.sleep(0.2)
+                continue
+            await asyncio.sleep(RENEW_EVERY_S)
+
+    async def _settle_doubts(self) -> None:
+        """Close calls of which it was not known whether they had been opened."""
+        while self._doubtful:
+            doubt = self._doubtful.pop()
+            try:
+                await calls.abandon(self.deps.db, *doubt)
+            except DatabaseUnavailable:
+                self._doubtful.add(doubt)
+                raise
+
+
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception as error:
+        log.warning("a call whose client had gone ended badly: %s", type(error).__name__)
+
+
+def _kept(
+    spec: CallSpec,
+    known: calls.Known,
+    *,
+    cache: Literal["hit", "miss"] = "miss",
+    replayed: bool = False,
+) -> KeptCall:
+    assert known.answer is not None
+    return KeptCall(
+        spec=spec,
+        task_id=known.task_id,
+        created_at=known.created_at,
+        model=known.model,
+        answer=Answer.of(known.answer),
+        used=usage_of(known.usage),
+        billed_usd=known.billed_usd,
+        saved_usd=known.saved_usd,
+        cache=cache,
+        replayed=replayed,
+    )
+
+
+def _refused(refusal: Refusal) -> OverlineError:
+    if refusal.code != "budget_exceeded":
+        thing, _, state = refusal.code.partition("_")
+        return KeyRefused(f"The call was not admitted: the {thing} is {state}.")
+    return BudgetExceeded(
+        f"The call may cost up to ${refusal.needed_usd:f}, but of the {refusal.scope}'s budget of "
+        f"${refusal.limit_usd:f}, ${refusal.spent_usd:f} is spent and ${refusal.held_usd:f} held.",
+        scope=refusal.scope,
+        limit_usd=f"{refusal.limit_usd:f}",
+        spent_usd=f"{refusal.spent_usd:f}",
+        held_usd=f"{refusal.held_usd:f}",
+        needed_usd=f"{refusal.needed_usd:f}",
+    )

@@ -1,0 +1,418 @@
+"""One call, from its first piece to its end: made here, written down, closed once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from opentelemetry.trace import Span, SpanKind
+
+from activities.dependencies import Dependencies
+from activities.lane.asking import Prompt, prompt_of
+from activities.lane.journal import LaneJournal
+from activities.lane.options import Option
+from activities.lane.runs import Ended, Piece, Run, TritonRun, UpstreamRun
+from inference.answers import Answer
+from inference.errors import EngineError, EngineUnavailable
+from inference.upstream.messages import Delta
+from inference.usage import TokenUsage
+from observability import genai
+from observability.metrics import (
+    record_generation,
+    record_interruption,
+    record_settlement,
+    record_task,
+)
+from observability.spans import current_trace_id, identify, tracer
+from store import calls
+from store.errors import DatabaseUnavailable
+from store.journal import AttemptUsage
+from workflows.contracts.call import CallSpec
+from workflows.errors import ContextTooLong, EngineDown
+
+__all__ = ["LiveCall", "staged", "usage_document", "usage_of"]
+
+log = logging.getLogger("overline.lane")
+
+OUTAGE_RETRY_S = 0.5
+# How long the end of a call waits for Postgres before its client is told so.
+OUTAGE_PATIENCE_S = 60.0
+# Failures that tell that the engine never worked on the request.
+_NOT_BEGUN = frozenset({"not_ready", "busy", "denied", "unknown_model", "unpaid", "moved"})
+_NOTHING = AttemptUsage(0, 0, 0, "engine")
+
+
+def staged(option: Option, prompt: Prompt) -> calls.Staged:
+    """Return how a candidate is filed."""
+    return calls.Staged(
+        model=option.name,
+        model_version=option.model.version,
+        tokenizer_version=option.model.tokenizer_version,
+        deployment=option.deployment.id,
+        replica=option.deployment.urls[0],
+        prompt_ids=prompt.ids,
+        likely_prompt=prompt.likely,
+    )
+
+
+def usage_document(used: AttemptUsage) -> dict[str, int]:
+    """Return what is kept of a call's usage, as its caller is told it."""
+    return {
+        "prompt_tokens": used.prompt_tokens,
+        "completion_tokens": used.completion_tokens,
+        "cached_tokens": used.cached_tokens,
+        "reasoning_tokens": used.reasoning_tokens,
+    }
+
+
+def usage_of(kept: dict[str, Any] | None) -> TokenUsage:
+    """Return a kept usage."""
+    return TokenUsage(**(kept or {}))
+
+
+@dataclass
+class LiveCall:
+    """A call that this process makes.
+
+    Attributes:
+        task_id: Its task.
+        model: Who answers, once `begin` is over.
+        answer: What was made so far.
+        used: What its caller is told of tokens; whole after the last piece.
+        billed_usd: What it cost, after the last piece.
+    """
+
+    deps: Dependencies
+    spec: CallSpec
+    options: Sequence[Option]
+    prompt: Prompt
+    organisation_id: UUID
+    task_id: UUID
+    created_at: datetime
+    cache_key: str | None
+    ended: Callable[[LiveCall], None]
+    cache = "miss"
+    replayed = False
+
+    def __post_init__(self) -> None:
+        self.answer = Answer()
+        self.used = TokenUsage()
+        self.billed_usd = Decimal(0)
+        self.saved_usd = Decimal(0)
+        self.over = asyncio.Event()
+        self._number = 0
+        self._trace_id = current_trace_id()
+        self._closing: asyncio.Task[None] | None = None
+        self._first: Piece | None = None
+        self._span: Span | None = None
+        self._start()
+
+    @property
+    def option(self) -> Option:
+        """The candidate that is asked."""
+        return self.options[self._number]
+
+    @property
+    def model(self) -> str:
+        """The name of who answers."""
+        return self.option.name
+
+    async def begin(self) -> None:
+        """Wait for the first piece; before it, another candidate may take over.
+
+        Raises:
+            EngineError: Nobody answers; the call is closed.
+            ContextTooLong: It fits nobody's window; the call is closed.
+        """
+        while True:
+            try:
+                self._first = await anext(self._pieces)
+                self._take(self._first)
+                return
+            except StopAsyncIteration:
+                failure: Exception = EngineUnavailable("the engine said nothing", "incomplete")
+            except EngineError as error:
+                failure = error
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                await self._fail("internal", _NOTHING)
+                raise
+            used = self._used_by(failure)
+            record_interruption(self.option.deployment.model, "failed")
+            self._end_span(getattr(failure, "code", "failed"))
+            if self._number + 1 == len(self.options):
+                await self._fail(getattr(failure, "code", "failed"), used)
+                raise failure
+            await self._next(failure, used)
+
+    async def pieces(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Yield what is made, and close the call after the last of it.
+
+        Raises:
+            EngineError: It broke off; the call is closed.
+            Fenced: Somebody else has taken the call over.
+        """
+        piece, self._first = self._first, None
+        assert piece is not None
+        try:
+            while piece.ended is None:
+                yield piece.deltas
+                piece = await anext(self._pieces)
+                self._take(piece)
+        except EngineError as error:
+            record_interruption(self.option.deployment.model, "failed")
+            self._end_span(error.code)
+            await self._fail(error.code, self._used_by(error))
+            raise
+        except StopAsyncIteration:
+            await self._fail("incomplete", await self._run.used())
+            raise EngineUnavailable("the stream ended without its last piece") from None
+        # The last words first: they need not wait for the books.
+        yield piece.deltas
+        await self._succeed(piece.ended)
+
+    async def leave(self) -> None:
+        """End the call because its client has gone: what was made is paid for."""
+        if self.over.is_set() or self._closing is not None:
+            return
+        with contextlib.suppress(Exception):
+            await self._pieces.aclose()
+        record_interruption(self.option.deployment.model, "cancelled")
+        used = await self._run.used()
+        self._end_span("cancelled")
+        self.used = _told(used)
+        await self._close("cancelled", used, finish_reason="cancelled")
+
+    async def settled(self) -> None:
+        """Wait for the end that is under way, if one is."""
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    def _start(self) -> None:
+        option = self.option
+        key = f"{self.task_id}:1#{self._number}"
+        self._journal = LaneJournal(self.deps.db, self.organisation_id, key, 1)
+        self._key = key
+        url = option.deployment.urls[0]
+        self._run: Run = (
+            UpstreamRun(self.deps, option, self.spec, url=url)
+            if option.is_upstream
+            else TritonRun(
+                self.deps, option, self.spec, self.prompt, url=url, request_id=f"{key}@1"
+            )
+        )
+        self._pieces = self._run.pieces()
+        self._begin_span(url)
+
+    async def _next(self, failure: Exception, used: AttemptUsage) -> None:
+        """Have the next candidate take over.
+
+        Raises:
+            ContextTooLong: The conversation does not fit its window either; the call is closed.
+        """
+        self._number += 1
+        try:
+            self.prompt = await prompt_of(self.deps, self.option, self.spec)
+        except ContextTooLong:
+            self._number -= 1
+            await self._fail("failed", used)
+            raise
+        await calls.next_candidate(
+            self.deps.db,
+            self.organisation_id,
+            self.task_id,
+            candidate=self._number,
+            usage=used,
+            error_code=getattr(failure, "code", "failed"),
+            staged=staged(self.option, self.prompt),
+            trace_id=self._trace_id,
+        )
+        self._start()
+
+    def _take(self, piece: Piece) -> None:
+        for delta in piece.deltas:
+            self.answer.add(delta)
+        self._journal.add(piece.token_ids, piece.text)
+
+    def _used_by(self, error: Exception) -> AttemptUsage:
+        if not isinstance(error, EngineError) or error.usage is None:
+            # A model under Triton: its meter is asked when the books are made up.
+            return AttemptUsage(0, 0, 0, "journal")
+        status = error.told.status if error.told else None
+        if error.code in _NOT_BEGUN or (status is not None and not error.sent):
+            return AttemptUsage(0, 0, 0, "upstream")
+        told = error.usage
+        return AttemptUsage(
+            told.prompt_tokens,
+            told.cached_tokens,
+            told.completion_tokens,
+            told.source,
+            told.reasoning_tokens,
+        )
+
+    async def _succeed(self, end: Ended) -> None:
+        self.used = _told(end.usage)
+        record_generation(self.option.deployment.model, end.usage, _Times(end))
+        self._end_span(None, end)
+        await self._close(
+            "succeeded",
+            end.usage,
+            # What its caller is told: a choice among functions is an end of its own.
+            finish_reason=self.answer.finish_reason or end.finish_reason,
+            stop_reason=end.stop_reason,
+            timings=end.timings,
+            cache_key=self.cache_key,
+        )
+
+    async def _fail(self, code: str, used: AttemptUsage) -> None:
+        if used.source == "journal":
+            used = await self._run.used()
+        error = {
+            "code": EngineDown.code,
+            "message": f"the model's engine did not answer ({code})",
+            "step": 1,
+            "layer": "generation.generate",
+        }
+        await self._close("failed", used, error_code=code, error=error)
+
+    async def _close(self, outcome: Any, used: AttemptUsage, **fields: Any) -> None:
+        """Close the call, whatever becomes of who waits for it."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._closed(outcome, used, fields))
+        await asyncio.shield(self._closing)
+
+    async def _closed(self, outcome: Any, used: AttemptUsage, fields: dict[str, Any]) -> None:
+        try:
+            await self._journal.stop()
+            waited = 0.0
+            while True:
+                try:
+                    await self._journal.settle_doubt()
+                    closed = await calls.close_call(
+                        self.deps.db,
+                        self.organisation_id,
+                        self.task_id,
+                        self._ending(outcome, used, fields),
+                        self._trace_id,
+                    )
+                    break
+                except DatabaseUnavailable:
+                    # Until it is written nothing is over: should this process give up, the call's
+                    # workflow finds the journal and ends it.
+                    if waited >= OUTAGE_PATIENCE_S:
+                        raise
+                    waited += OUTAGE_RETRY_S
+                    await asyncio.sleep(OUTAGE_RETRY_S)
+            self.billed_usd = closed.billed_usd
+            record_settlement(self.option.deployment.model, outcome, closed)
+            record_task(outcome)
+        finally:
+            self.over.set()
+            self.ended(self)
+
+    def _ending(self, outcome: Any, used: AttemptUsage, fields: dict[str, Any]) -> calls.Ending:
+        seq, ids, text = self._journal.rest()
+        kept = outcome != "failed"
+        option = self.option
+        return calls.Ending(
+            generation_key=self._key,
+            epoch=1,
+            outcome=outcome,
+            usage=used,
+            seq=seq,
+            token_ids=ids,
+            text=text,
+            answer=self.answer.document() if kept else None,
+            answer_usage=usage_document(used) if kept else None,
+            decision={
+                "route": self.spec.model,
+                "candidates": [
+                    {
+                        "model": option.name,
+                        "version": option.model.version,
+                        "deployment": option.deployment.id,
+                        "reason": "asked for by name",
+                    }
+                ],
+                "refused": [],
+            },
+            **fields,
+        )
+
+    def _begin_span(self, url: str) -> None:
+        option, asked = self.option, self.spec.parameters
+        operation: Any = "chat" if self.spec.prompt is None else "text_completion"
+        provider = genai.UPSTREAM_PROVIDER if option.is_upstream else genai.PROVIDER
+        span = tracer(__name__).start_span(
+            genai.span_name(option.name, operation), kind=SpanKind.CLIENT
+        )
+        self._span = span
+        if not span.is_recording():
+            return
+        genai.set_request(
+            span,
+            model=option.name,
+            operation=operation,
+            max_tokens=self.prompt.max_tokens,
+            temperature=asked.get("temperature"),
+            top_p=asked.get("top_p"),
+            conversation_id=str(self.task_id),
+            provider=provider,
+        )
+        identify(span, call_key=f"{self.task_id}:1", epoch=1)
+
+    def _end_span(self, error: str | None, end: Ended | None = None) -> None:
+        span, self._span = self._span, None
+        if span is None:
+            return
+        if error is not None:
+            genai.set_error(span, error)
+        if end is not None and span.is_recording():
+            genai.set_response(
+                span,
+                model=self.option.name,
+                finish_reason=end.finish_reason,
+                response_id=f"{self._key}@1",
+                input_tokens=end.usage.prompt_tokens,
+                output_tokens=end.usage.completion_tokens,
+                cached_tokens=end.usage.cached_tokens,
+                queue_ms=end.timings.queue_ms,
+                first_token_ms=end.timings.first_token_ms,
+                total_ms=end.timings.duration_ms,
+            )
+            genai.set_content(
+                span,
+                trace_prompts=self.deps.settings.trace_prompts,
+                answer=self.answer.text,
+                finish_reason=end.finish_reason,
+            )
+        span.end()
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """An attempt's times, as the metrics read them."""
+
+    end: Ended
+
+    @property
+    def first_token_ms(self) -> float | None:
+        return self.end.timings.first_token_ms
+
+    @property
+    def total_ms(self) -> float | None:
+        return self.end.timings.duration_ms
+
+
+def _told(used: AttemptUsage) -> TokenUsage:
+    return TokenUsage(
+        used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens
+    )

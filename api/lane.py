@@ -1,0 +1,103 @@
+"""The fast lane as the API needs it; who makes it work is wired in from outside.
+
+The API never imports activities: whoever starts the process gives it a lane (see `deploy.api`). A
+process without one answers everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Protocol
+from uuid import UUID
+
+from inference.answers import Answer
+from inference.upstream.messages import Delta
+from inference.usage import TokenUsage
+from settings import Settings
+from store.calls import Known
+from store.database import Database
+from workflows.contracts.call import CallSpec
+
+__all__ = ["Call", "Embedded", "Lane", "MakeLane"]
+
+
+class Call(Protocol):
+    """A call whose answer has begun.
+
+    Attributes:
+        model: Who answers.
+        cache: `hit` or `miss`.
+        replayed: Whether it repeats an earlier one.
+        answer: What was made so far; whole after the last piece.
+        used: Tokens; right after the last piece.
+        billed_usd: What it cost; right after the last piece.
+    """
+
+    task_id: UUID
+    created_at: datetime
+    model: str
+    cache: str
+    replayed: bool
+    answer: Answer
+    used: TokenUsage
+    billed_usd: Decimal
+
+    def pieces(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Yield what is made; after the last piece the call is closed."""
+
+
+class Embedded(Protocol):
+    """Vectors, and what they cost."""
+
+    task_id: UUID
+    model: str
+    cache: str
+    replayed: bool
+    billed_usd: Decimal
+    tokens: int
+    vectors: list[list[float]]
+
+
+class Lane(Protocol):
+    """Opens calls."""
+
+    async def start(self) -> None:
+        """Begin to say that this process lives."""
+
+    async def stop(self) -> None:
+        """Say that it ends."""
+
+    async def open(
+        self,
+        spec: CallSpec,
+        *,
+        key_id: UUID,
+        key_digest: bytes,
+        idempotency_key: str | None,
+        request_digest: str,
+        cache: str,
+    ) -> Any:
+        """Open a call and wait for the first of its answer: a `Call`."""
+
+    async def embed(
+        self,
+        spec: CallSpec,
+        texts: list[str],
+        *,
+        key_id: UUID,
+        key_digest: bytes,
+        idempotency_key: str | None,
+        request_digest: str,
+    ) -> Any:
+        """Embed texts: an `Embedded`."""
+
+    def let_go(self, call: Any) -> None:
+        """End a call whose client has gone."""
+
+    async def read(self, organisation_id: UUID, task_id: UUID) -> tuple[Known, CallSpec] | None:
+        """Return a call that is on file, with what was asked."""
+
+
+MakeLane = Callable[[Settings, Database], Lane]

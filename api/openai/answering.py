@@ -1,0 +1,186 @@
+"""From a call to what is sent of it, and what becomes of it when nobody listens any more.
+
+An error before the first byte is a status; after it, it is an event, and the stream has no last
+line. A client that goes away ends the call at the engine, or the call is finished without it, as
+it was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from api.lane import Call, Lane
+from api.openai.errors import OpenAIError, error_response
+from api.openai.failures import openai_error
+from api.openai.rendering import Rendering
+from workflows.contracts.call import CLIENT_GONE, OnDisconnect
+
+__all__ = ["CallAnswer", "call_headers"]
+
+#: What a key without limits is told: there is always more.
+UNLIMITED = "1000000000"
+
+
+def call_headers(
+    *, task_id: str, model: str, cache: str, replayed: bool, cost_usd: str | None
+) -> dict[str, str]:
+    """Return the headers of an answer."""
+    headers = {
+        "x-overline-task": task_id,
+        "x-overline-model": model,
+        "x-overline-cache": cache,
+        "openai-version": "2020-10-01",
+    }
+    if cost_usd is not None:
+        headers["x-overline-cost-usd"] = cost_usd
+    if replayed:
+        headers["idempotency-replayed"] = "true"
+    for what in ("requests", "tokens"):
+        headers[f"x-ratelimit-limit-{what}"] = UNLIMITED
+        headers[f"x-ratelimit-remaining-{what}"] = UNLIMITED
+        headers[f"x-ratelimit-reset-{what}"] = "0s"
+    return headers
+
+
+@dataclass
+class _Client:
+    """Who is answered: whether they are still there."""
+
+    gone: bool = False
+
+
+@contextlib.asynccontextmanager
+async def _watching(receive: Receive, policy: OnDisconnect) -> AsyncIterator[_Client]:
+    """Watch for the client to go away; the task that answers is cancelled then, if it should be."""
+    client = _Client()
+    answering = asyncio.current_task()
+    assert answering is not None
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        client.gone = True
+        if policy == "cancel":
+            answering.cancel(CLIENT_GONE)
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield client
+    finally:
+        watcher.cancel()
+
+
+class CallAnswer(Response):
+    """The answer that a call is.
+
+    Args:
+        lane: Who has opened it, and ends it.
+        opened: Opens it.
+        rendering: How the route answers.
+        stream: As a stream, or whole.
+        policy: What becomes of it when the client goes away.
+    """
+
+    background = None
+
+    def __init__(
+        self,
+        lane: Lane,
+        opened: Callable[[], Awaitable[Call]],
+        rendering: Rendering,
+        *,
+        stream: bool,
+        policy: OnDisconnect,
+    ) -> None:
+        # Not the parent's: there is nothing to send yet.
+        self.lane = lane
+        self.opened = opened
+        self.rendering = rendering
+        self.stream = stream
+        self.policy = policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        request_id = str(scope.get("state", {}).get("request_id", ""))
+        call: Call | None = None
+        try:
+            async with _watching(receive, self.policy) as client:
+                try:
+                    call = await self.opened()
+                    scope["state"]["task_id"] = str(call.task_id)
+                    if self.stream:
+                        await self._stream(call, client, send, request_id)
+                        return
+                    async for _ in call.pieces():
+                        pass
+                    answer = self._whole(call)
+                except OpenAIError as error:
+                    answer = error_response(error, request_id)
+                except Exception as error:
+                    answer = error_response(openai_error(error), request_id)
+                    if call is not None:
+                        answer.headers["x-overline-task"] = str(call.task_id)
+                if not client.gone:
+                    await answer(scope, receive, send)
+        except asyncio.CancelledError as gone:
+            if gone.args != (CLIENT_GONE,):
+                raise
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            if call is not None:
+                self.lane.let_go(call)
+
+    def _whole(self, call: Call) -> Response:
+        return Response(
+            msgspec.json.encode(self.rendering.whole(call)),
+            media_type="application/json",
+            headers=_headers(call, f"{call.billed_usd:f}"),
+        )
+
+    async def _stream(self, call: Call, client: _Client, send: Send, request_id: str) -> None:
+        rendering = self.rendering
+
+        async def write(data: bytes, *, more: bool = True) -> None:
+            if (data or not more) and not client.gone:
+                await send({"type": "http.response.body", "body": data, "more_body": more})
+
+        headers = {
+            **_headers(call, f"{call.billed_usd:f}" if call.cache == "hit" else None),
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+        }
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            }
+        )
+        try:
+            await write(rendering.begin(call))
+            async for deltas in call.pieces():
+                await write(rendering.of(deltas))
+            end = rendering.end(call)
+        except Exception as error:
+            await write(rendering.broken(openai_error(error), request_id), more=False)
+            return
+        await write(end, more=False)
+
+
+def _headers(call: Call, cost_usd: str | None) -> Mapping[str, str]:
+    return call_headers(
+        task_id=str(call.task_id),
+        model=call.model,
+        cache=call.cache,
+        replayed=call.replayed,
+        cost_usd=cost_usd,
+    )

@@ -1,0 +1,78 @@
+"""Who calls on the OpenAI-compatible surface.
+
+The statement that opens a call looks at the key, so that a call costs no round trip for it. What
+is kept here is only that a token was good once: it decides whether somebody is a stranger, who is
+told nothing of what is wrong with a request, and no more than that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from uuid import UUID
+
+from api.problems import forbidden, unauthenticated
+from store.database import Database
+from store.identity import Principal, authenticate, token_digest
+
+__all__ = ["Callers", "Token"]
+
+_TOKEN = re.compile(r"ol_([0-9a-f]{32})_[A-Za-z0-9_-]{43}")
+_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token of the right form."""
+
+    key_id: UUID
+    digest: bytes
+    text: str
+
+
+class Callers:
+    """Tokens that were good when they were last looked at."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+
+    async def token(self, header: str | None, db: Database) -> Token:
+        """Return the token of an `Authorization` header.
+
+        Raises:
+            ProblemError: There is none, or it is nobody's (401); it may not make calls (403).
+            DatabaseUnavailable: It was not seen before, and nobody can be asked.
+        """
+        scheme, _, text = (header or "").partition(" ")
+        match = _TOKEN.fullmatch(text.strip())
+        if scheme.lower() != "bearer" or match is None:
+            # A token of the wrong form is refused without asking the database.
+            raise unauthenticated()
+        token = Token(UUID(hex=match[1]), token_digest(match[0]), match[0])
+        if token.digest in self._seen:
+            self._seen.move_to_end(token.digest)
+            return token
+        principal = await self.principal(token, db)
+        if "tasks" not in principal.scopes:
+            raise forbidden("tasks")
+        self._seen[token.digest] = None
+        if len(self._seen) > _MOST:
+            self._seen.popitem(last=False)
+        return token
+
+    async def principal(self, token: Token, db: Database) -> Principal:
+        """Return the owner of a token, by asking the database.
+
+        Raises:
+            ProblemError: It is nobody's (401).
+        """
+        principal = await authenticate(db, token.text)
+        if not isinstance(principal, Principal):
+            self.forget(token)
+            raise unauthenticated()
+        return principal
+
+    def forget(self, token: Token) -> None:
+        """Take a token for a stranger's again."""
+        self._seen.pop(token.digest, None)

@@ -27,6 +27,7 @@ from api.parts import Parts
 from api.routes import (
     agents,
     approvals,
+    blobs,
     codec,
     collections,
     docs,
@@ -39,9 +40,11 @@ from api.routes import (
     steering,
     tasks,
     tools,
+    webhooks,
 )
 from api.steering import sweep_unsent
 from api.submission import sweep_unstarted
+from api.webhooks import sweep_webhooks
 from observability.http import fastapi_telemetry
 from settings import Settings, load_settings
 
@@ -92,6 +95,7 @@ def create_app(
         parts.run_in_background(sweep_unstarted(parts))
         parts.run_in_background(sweep_unsent(parts))
         parts.run_in_background(close_ended_outside(parts))
+        parts.run_in_background(sweep_webhooks(parts))
         try:
             yield
         finally:
@@ -116,6 +120,8 @@ def create_app(
         openai_surface,
         maps,
         approvals,
+        webhooks,
+        blobs,
         tools,
         steering,
         events,

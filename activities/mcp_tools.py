@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 import httpx2
 from mcp import Client, StdioServerParameters, stdio_client
@@ -38,6 +40,22 @@ def _ungrouped() -> Iterator[None]:
         if found is None:
             raise
         raise found from None
+
+
+def _environment(where: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, str]:
+    """Return a started server's secrets, each under its own name.
+
+    The operator chose those names. A header's name is a tenant's, who must not name `LD_PRELOAD`.
+    """
+    return {
+        str(item["secret"]): headers[item["header"]].removeprefix(item["prefix"])
+        for item in where.get("auth", ())
+    }
+
+
+def _nowhere() -> TextIO:
+    """What a server says beside its answers may repeat what it was asked: nothing for our logs."""
+    return Path(os.devnull).open("w")
 
 
 class Servers:
@@ -136,9 +154,14 @@ class Servers:
             command = self._commands.get(str(where["server"]))
             if not command:
                 raise SourceRefused("the operator allows no MCP server of that name to be started")
-            started = StdioServerParameters(command=command[0], args=list(command[1:]))
-            async with Client(stdio_client(started), read_timeout_seconds=timeout_s) as client:
-                yield client
+            started = StdioServerParameters(
+                command=command[0], args=list(command[1:]), env=_environment(where, headers)
+            )
+            with _nowhere() as nowhere:
+                async with Client(
+                    stdio_client(started, errlog=nowhere), read_timeout_seconds=timeout_s
+                ) as client:
+                    yield client
             return
         url = httpx2.URL(str(where["url"]))
         # Refused here in plain words: inside the session the same refusal is an odd failure.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +42,11 @@ def outside_ports() -> tuple[int, int]:
         return one.getsockname()[1], two.getsockname()[1]
 
 
+def stdio_server(folder: Path) -> list[str]:
+    """Return the command line of an MCP server that workers start."""
+    return [sys.executable, str(Path(__file__).parent / "tasks" / "stdio_server.py"), str(folder)]
+
+
 @pytest.fixture(scope="session")
 def stack(short_folder: Path, outside_ports: tuple[int, int]) -> Iterator[RunningStack]:
     """The whole embedded stack, one a session, with the scripted and two real models."""
@@ -51,6 +58,7 @@ def stack(short_folder: Path, outside_ports: tuple[int, int]) -> Iterator[Runnin
             "OVERLINE_EGRESS_ALLOW": f"127.0.0.1:{http},127.0.0.1:{mcp}",
             "OVERLINE_TOOL_SECRETS_FILE": str(short_folder / "tool-secrets.json"),
             "OVERLINE_TOOL_MAX_BYTES": "6000000",
+            "OVERLINE_MCP_SERVERS": json.dumps({"letters": stdio_server(short_folder)}),
         },
     )
     yield from _run(running)

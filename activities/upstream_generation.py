@@ -124,7 +124,11 @@ class UpstreamGeneration:
                 await self._failed(call, begun, error)
                 record_interruption(deployment.model, "failed")
                 genai.set_error(span, error.code)
-                raise self._final_or_not(call, begun, error) from error
+                if self._is_last_here(call, begun, error):
+                    raise ApplicationError(
+                        str(error), type=EngineDown.type(), non_retryable=True
+                    ) from error
+                raise
             timings = Timings(0.0, final.timings.first_token_ms, final.timings.total_ms)
             usage = _usage(final.usage)
             await writer.finish(usage, final.finish_reason, None, timings)
@@ -231,13 +235,11 @@ class UpstreamGeneration:
             error_code=error.code,
         )
 
-    def _final_or_not(self, call: GenerateInput, begun: Begun, error: EngineError) -> Exception:
-        """Return the error as it is, or as one that is not tried again here."""
+    def _is_last_here(self, call: GenerateInput, begun: Begun, error: EngineError) -> bool:
+        """Tell whether what another attempt might mend is not tried again with this model."""
         broken_off = error.sent and begun.epoch >= 2 * MOST_BROKEN_OFF - 1
         elsewhere = call.has_next and not error.sent
-        if not error.retryable or not (broken_off or elsewhere):
-            return error
-        return ApplicationError(str(error), type=EngineDown.type(), non_retryable=True)
+        return error.retryable and (broken_off or elsewhere)
 
     async def _known(self, call: GenerateInput, begun: Begun, schema: str | None) -> Generated:
         assert begun.finished is not None

@@ -14,16 +14,29 @@ from inference.client import TritonClient
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller
+from tests.upstream import Served, registered, served
 
 RESTART_LIMIT_S = 60
 
 
 @pytest.fixture(scope="package")
-def stack() -> Iterator[RunningStack]:
+def upstream() -> Iterator[Served]:
+    """An engine elsewhere that speaks OpenAI's protocol; it outlives all that is killed."""
+    with served() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def stack(upstream: Served) -> Iterator[RunningStack]:
     """A stack with two workers and the scripted engine only; it starts in seconds."""
     with tempfile.TemporaryDirectory(prefix="overline-") as folder:
         running = RunningStack(
-            Path(folder) / "stack", {"OVERLINE_MODELS": "scripted", "OVERLINE_WORKERS": "2"}
+            Path(folder) / "stack",
+            {
+                "OVERLINE_MODELS": "scripted",
+                "OVERLINE_WORKERS": "2",
+                **registered(Path(folder) / "operator", upstream.url),
+            },
         )
         try:
             running.up()

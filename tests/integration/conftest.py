@@ -14,6 +14,7 @@ import pytest
 
 from deploy.local.postgres import PostgresServer
 from tests.integration.running import RunningStack
+from tests.upstream import Served, registered, served
 
 _MODELS = "scripted,smollm2-135m-instruct,all-minilm-l6-v2"
 
@@ -48,7 +49,16 @@ def stdio_server(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def stack(short_folder: Path, outside_ports: tuple[int, int]) -> Iterator[RunningStack]:
+def upstream() -> Iterator[Served]:
+    """An engine elsewhere that speaks OpenAI's protocol, as the stack's operator registered it."""
+    with served() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def stack(
+    short_folder: Path, outside_ports: tuple[int, int], upstream: Served
+) -> Iterator[RunningStack]:
     """The whole embedded stack, one a session, with the scripted and two real models."""
     http, mcp = outside_ports
     running = RunningStack(
@@ -57,6 +67,7 @@ def stack(short_folder: Path, outside_ports: tuple[int, int]) -> Iterator[Runnin
             "OVERLINE_MODELS": _MODELS,
             "OVERLINE_EGRESS_ALLOW": f"127.0.0.1:{http},127.0.0.1:{mcp}",
             "OVERLINE_TOOL_SECRETS_FILE": str(short_folder / "tool-secrets.json"),
+            **registered(short_folder / "operator", upstream.url),
             "OVERLINE_TOOL_MAX_BYTES": "6000000",
             "OVERLINE_MCP_SERVERS": json.dumps({"letters": stdio_server(short_folder)}),
         },

@@ -7,18 +7,14 @@ times. Nothing of what a task says or was asked is among them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 
 from api.steering_views import Why, WhyReason
 from api.why_known import CODES, Known, say, since
+from api.why_untaken import untaken
 from api.workflow_look import PendingActivity, WorkflowLook
 
 __all__ = ["explain"]
 
-# A worker's poll lasts a minute at most; one that asked longer ago is gone.
-_POLLER_GONE_S = 75.0
-# Work that lies in a queue longer than this is not being taken.
-_UNTAKEN_S = 3.0
 # An engine that makes no token for this long is silent.
 _SILENT_S = 10.0
 _NEAR_DEADLINE_S = 60.0
@@ -89,9 +85,7 @@ def _in_the_way(known: Known, look: WorkflowLook) -> Iterator[WhyReason]:
             problems=", ".join(look.problems) or None,
         )
     elif task is not None and not task.started:
-        yield from _untaken(
-            known, look, look.queue, "workflow", task.waiting_since, "its next step"
-        )
+        yield from untaken(known, look, look.queue, "workflow", task.waiting_since, "its next step")
     for step, tool in known.approvals:
         yield say(
             "waiting_for_person",
@@ -104,47 +98,11 @@ def _in_the_way(known: Known, look: WorkflowLook) -> Iterator[WhyReason]:
         if activity.last_failure is not None and activity.attempt > 1:
             yield _retrying(known, activity)
         elif not activity.started:
-            yield from _untaken(
+            yield from untaken(
                 known, look, activity.queue, "activity", activity.waiting_since, activity.name
             )
     if any(each.name == "generation.generate" for each in look.activities):
         yield from _engine(known)
-
-
-def _untaken(
-    known: Known,
-    look: WorkflowLook,
-    queue: str,
-    kind: str,
-    waiting_since: datetime | None,
-    what: str,
-) -> Iterator[WhyReason]:
-    waits = since(known, waiting_since)
-    if waits is None or waits < _UNTAKEN_S:
-        return
-    seen = since(known, look.last_seen(queue, kind))
-    facts: dict[str, object] = {
-        "queue": queue,
-        "kind": kind,
-        "waiting_s": round(waits),
-        "last_poll_s": None if seen is None else round(seen),
-    }
-    if seen is None or seen > min(_POLLER_GONE_S, max(waits, _UNTAKEN_S)):
-        asked = "never" if seen is None else f"{seen:.0f} s ago"
-        yield say(
-            "no_worker",
-            f"No worker asks the task queue {queue!r} for {kind} work (last: {asked}); {what} "
-            f"waits for {waits:.0f} s.",
-            "Start a worker: `overline worker`, or look at `overline status` and `overline logs`.",
-            **facts,
-        )
-        return
-    yield say(
-        "worker_busy",
-        f"{what} waits for {waits:.0f} s in the task queue {queue!r}: its workers are busy.",
-        "Wait, start another worker, or raise OVERLINE_WORKER_CONCURRENCY.",
-        **facts,
-    )
 
 
 def _retrying(known: Known, activity: PendingActivity) -> WhyReason:

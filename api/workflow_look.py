@@ -13,15 +13,21 @@ from datetime import UTC, datetime, timedelta
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.deployment.v1 import WorkerDeploymentVersion
 from temporalio.api.enums.v1 import (
     PendingActivityState,
     PendingWorkflowTaskState,
     TaskQueueType,
+    VersioningBehavior,
+    WorkerVersioningMode,
     WorkflowExecutionStatus,
 )
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.workflow.v1 import (
+    PendingActivityInfo,
+    WorkflowExecutionVersioningInfo,
+)
 from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
     DescribeWorkflowExecutionRequest,
@@ -29,7 +35,15 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-__all__ = ["PendingActivity", "PendingWorkflowTask", "Poller", "WorkflowLook", "look_at"]
+__all__ = [
+    "Asker",
+    "PendingActivity",
+    "PendingWorkflowTask",
+    "Poller",
+    "Version",
+    "WorkflowLook",
+    "look_at",
+]
 
 
 @dataclass(frozen=True)
@@ -69,17 +83,46 @@ class PendingWorkflowTask:
 
 
 @dataclass(frozen=True)
+class Version:
+    """A build of a worker deployment."""
+
+    deployment: str
+    build: str
+
+
+@dataclass(frozen=True)
+class Asker:
+    """One worker process that asks a task queue for work.
+
+    Attributes:
+        identity: What it is called, the same on all its queues.
+        version: Build it is of; None: it takes part in no versioning.
+        last_seen: When it asked last.
+    """
+
+    identity: str
+    version: Version | None
+    last_seen: datetime
+
+
+@dataclass(frozen=True)
 class Poller:
-    """Who asks a task queue for work.
+    """A task queue: who asks it for work, and what lies in it.
 
     Attributes:
         kind: `workflow` or `activity`.
-        last_seen: When a worker asked last; None: nobody does.
+        askers: Every worker process that did within some minutes.
+        waiting: Tasks that lie in it, about.
+        limit_per_s: What somebody limited it to, in tasks a second.
+        current: Build that work without a version of its own goes to.
     """
 
     queue: str
     kind: str
-    last_seen: datetime | None
+    askers: tuple[Asker, ...] = ()
+    waiting: int = 0
+    limit_per_s: float | None = None
+    current: Version | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +132,7 @@ class WorkflowLook:
     Attributes:
         status: Temporal's own word, such as `running` or `terminated`.
         problems: What the server reports of it, such as a category of workflow task failures.
+        pinned: Build it stays with.
     """
 
     status: str
@@ -98,17 +142,13 @@ class WorkflowLook:
     activities: tuple[PendingActivity, ...]
     pollers: tuple[Poller, ...]
     problems: tuple[str, ...] = ()
+    pinned: Version | None = None
 
-    def last_seen(self, queue: str, kind: str) -> datetime | None:
-        """When a worker last asked a queue for that kind of work."""
-        return next(
-            (
-                poller.last_seen
-                for poller in self.pollers
-                if (poller.queue, poller.kind) == (queue, kind)
-            ),
-            None,
-        )
+    def poller(self, queue: str, kind: str) -> Poller:
+        """What is known of a queue, for one kind of work."""
+        known = ((poller.queue, poller.kind) for poller in self.pollers)
+        found = dict(zip(known, self.pollers, strict=True))
+        return found.get((queue, kind), Poller(queue, kind))
 
 
 async def look_at(client: Client, workflow_id: str, *, limit: timedelta) -> WorkflowLook | None:
@@ -132,6 +172,7 @@ async def look_at(client: Client, workflow_id: str, *, limit: timedelta) -> Work
     queue = info.task_queue or described.execution_config.task_queue.name
     activities = tuple(_activity(pending, queue) for pending in described.pending_activities)
     task = described.pending_workflow_task if described.HasField("pending_workflow_task") else None
+    # The first also tells of workers that ask nothing else, because all their slots are taken.
     queues = dict.fromkeys(
         [(queue, "workflow"), *((each.queue, "activity") for each in activities)]
     )
@@ -157,7 +198,22 @@ async def look_at(client: Client, workflow_id: str, *, limit: timedelta) -> Work
         activities=activities,
         pollers=tuple(pollers),
         problems=_words(problems.data) if problems is not None else (),
+        pinned=_pinned(info.versioning_info),
     )
+
+
+def _pinned(versioning: WorkflowExecutionVersioningInfo) -> Version | None:
+    """The build a workflow stays with: by what an operator said, else by its own definition."""
+    override = versioning.versioning_override
+    if override.HasField("pinned"):
+        return _version(override.pinned.version)
+    if versioning.behavior == VersioningBehavior.VERSIONING_BEHAVIOR_PINNED:
+        return _version(versioning.deployment_version)
+    return None
+
+
+def _version(version: WorkerDeploymentVersion) -> Version | None:
+    return Version(version.deployment_name, version.build_id) if version.build_id else None
 
 
 def _activity(pending: PendingActivityInfo, workflow_queue: str) -> PendingActivity:
@@ -196,11 +252,38 @@ async def _poller(client: Client, queue: str, kind: str, *, limit: timedelta) ->
                 if kind == "workflow"
                 else TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
             ),
+            report_stats=True,
+            report_config=True,
         ),
         timeout=limit,
     )
-    seen = [_time(poller.last_access_time) for poller in answer.pollers]
-    return Poller(queue, kind, max((time for time in seen if time), default=None))
+    limits = answer.config.queue_rate_limit
+    askers = tuple(
+        Asker(
+            identity=each.identity,
+            version=_version(
+                WorkerDeploymentVersion(
+                    deployment_name=each.deployment_options.deployment_name,
+                    build_id=each.deployment_options.build_id,
+                )
+                if each.deployment_options.worker_versioning_mode
+                == WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
+                else WorkerDeploymentVersion()
+            ),
+            last_seen=each.last_access_time.ToDatetime(tzinfo=UTC),
+        )
+        for each in answer.pollers
+    )
+    return Poller(
+        queue,
+        kind,
+        askers=askers,
+        waiting=answer.stats.approximate_backlog_count,
+        limit_per_s=(
+            limits.rate_limit.requests_per_second if limits.HasField("rate_limit") else None
+        ),
+        current=_version(answer.versioning_info.current_deployment_version),
+    )
 
 
 def _time(stamp: Timestamp) -> datetime | None:

@@ -6,17 +6,22 @@ import asyncio
 from typing import Annotated, Any, NoReturn
 
 import typer
+from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.json_format import MessageToDict
 from rich import box
 from rich.table import Table
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.deployment.v1 import WorkerDeploymentVersion
+from temporalio.api.workflow.v1 import VersioningOverride, WorkflowExecutionOptions
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkerDeploymentRequest,
     SetWorkerDeploymentCurrentVersionRequest,
     SetWorkerDeploymentRampingVersionRequest,
+    UpdateWorkflowExecutionOptionsRequest,
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from api.cli.histories import connected
+from api.cli.histories import connected, workflow_id_of
 from api.cli.render import console, fail, print_json
 from settings import Settings, load_settings
 
@@ -76,6 +81,29 @@ def set_ramp(
     asyncio.run(_set_ramp(settings, name, build, percent, as_json))
     facts = {"deployment": name, "ramping": build, "percent": percent}
     _say(facts, f"{percent:g} % of new tasks begin on build {build}", as_json)
+
+
+@worker_version.command("move")
+def move(
+    build: Build,
+    task: Annotated[str | None, typer.Option("--task", help="Move this task.")] = None,
+    from_build: Annotated[
+        str | None, typer.Option("--from", help="Move every running task of this build.")
+    ] = None,
+    deployment: Deployment = None,
+    as_json: Json = False,
+) -> None:
+    """Have tasks go on with another build, for example because theirs has no workers any more.
+
+    Its code must replay what they have done: `overline replay` says so beforehand.
+    """
+    settings = load_settings()
+    name = _name(settings, deployment, as_json)
+    if (task is None) == (from_build is None):
+        fail("Say what to move: --task TASK, or --from BUILD.", as_json, status=2)
+    moved = asyncio.run(_move(settings, name, build, task, from_build, as_json))
+    facts = {"deployment": name, "build": build, "moved": moved}
+    _say(facts, f"{len(moved)} go on with build {build}: {', '.join(moved)}", as_json)
 
 
 def _name(settings: Settings, deployment: str | None, as_json: bool) -> str:
@@ -153,6 +181,52 @@ async def _set_ramp(
             )
         except RPCError as exc:
             _explain(exc, name, build, as_json)
+
+
+async def _move(
+    settings: Settings,
+    name: str,
+    build: str,
+    task: str | None,
+    from_build: str | None,
+    as_json: bool,
+) -> list[str]:
+    """Send workflows to another build, once: from there on they do as their definition says."""
+    target = WorkerDeploymentVersion(deployment_name=name, build_id=build)
+    options = WorkflowExecutionOptions(
+        versioning_override=VersioningOverride(
+            one_time=VersioningOverride.OneTimeOverride(target_deployment_version=target)
+        )
+    )
+    moved: list[str] = []
+    async with connected(settings, as_json) as client:
+        if task is not None:
+            wanted = [workflow_id_of(task)]
+        else:
+            running = client.list_workflows(
+                f"TemporalWorkerDeploymentVersion = '{name}:{from_build}'"
+                " and ExecutionStatus = 'Running'"
+            )
+            wanted = [found.id async for found in running]
+        for workflow_id in wanted:
+            try:
+                await client.workflow_service.update_workflow_execution_options(
+                    UpdateWorkflowExecutionOptionsRequest(
+                        namespace=client.namespace,
+                        workflow_execution=WorkflowExecution(workflow_id=workflow_id),
+                        workflow_execution_options=options,
+                        update_mask=FieldMask(paths=["versioning_override"]),
+                        identity=_IDENTITY,
+                    )
+                )
+            except RPCError as exc:
+                if exc.status is RPCStatusCode.NOT_FOUND and from_build is not None:
+                    continue  # it has ended meanwhile
+                if exc.status is RPCStatusCode.NOT_FOUND:
+                    fail(f"Temporal has no running task {task!r}: {exc.message}.", as_json)
+                _explain(exc, name, build, as_json)
+            moved.append(workflow_id)
+    return moved
 
 
 def _explain(exc: RPCError, name: str, build: str | None, as_json: bool) -> NoReturn:

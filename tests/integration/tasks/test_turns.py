@@ -11,6 +11,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import RateLimit
+from temporalio.api.workflowservice.v1 import UpdateTaskQueueConfigRequest
+from temporalio.client import Client
 
 from settings import Settings
 from store.provision import ALL_SCOPES, create_key, create_organisation, create_team
@@ -136,3 +140,59 @@ async def test_going_before_others_takes_a_scope(caller: Caller) -> None:
     with pytest.raises(Refused) as refused:
         await caller.submit(**_call(priority="urgent"))
     assert refused.value.status == 422
+
+
+async def _why(caller: Caller, code: str, task_ids: list[str]) -> dict[str, Any]:
+    """Ask why tasks do not move until the first reason of one of them has that code."""
+    async with asyncio.timeout(60):
+        while True:
+            for task_id in task_ids:
+                read = (await caller.request("GET", f"/v1/tasks/{task_id}/why")).json()
+                if read["reasons"][0]["code"] == code:
+                    facts: dict[str, Any] = read["reasons"][0]["facts"]
+                    return facts
+            await asyncio.sleep(0.2)
+
+
+async def test_a_call_behind_others_says_so(stack: RunningStack, books: Books) -> None:
+    async with place(stack, slots=1) as here:
+        team = here.team()
+        # Long enough that its worker, with its only slot taken, has long not asked for calls.
+        first = await team.submit(**_call(pace_ms=400))
+        await _waiting(books, team, 1)
+        others = await asyncio.gather(*(team.submit(**_call()) for _ in range(3)))
+        await _waiting(books, team, 4)
+        facts = await _why(team, "waiting_for_slot", others)
+        assert facts["queue"] == here.queue
+        assert facts["waiting"] >= 2
+        for task_id in (first, *others):
+            await team.cancel(task_id)
+            assert (await team.ended(task_id))["status"] in ("cancelled", "succeeded")
+
+
+async def test_a_limit_on_the_servers_side_holds_for_model_calls(
+    stack: RunningStack, books: Books
+) -> None:
+    """Eager activities never see the queue, and so would run past its limit."""
+    async with place(stack, slots=16) as here:
+        client = await Client.connect(here.settings.temporal_address)
+        team = here.team()
+        await client.workflow_service.update_task_queue_config(
+            UpdateTaskQueueConfigRequest(
+                namespace=client.namespace,
+                identity="tests",
+                task_queue=here.queue,
+                task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+                update_queue_rate_limit=UpdateTaskQueueConfigRequest.RateLimitUpdate(
+                    rate_limit=RateLimit(requests_per_second=1.0), reason="a test"
+                ),
+            )
+        )
+        calls = await asyncio.gather(*(team.submit(**_call(pace_ms=0)) for _ in range(8)))
+        await _waiting(books, team, 8)
+        facts = await _why(team, "queue_limited", calls)
+        assert facts["limit_per_s"] == 1
+        await _ended(team, calls)
+    begun = sorted(_started(books, *calls))
+    # The limit is kept by the second, each of which may begin with one that was saved up.
+    assert (begun[-1] - begun[0]).total_seconds() >= 5

@@ -10,7 +10,14 @@ import pytest
 
 from api.why import explain
 from api.why_known import CODES, Known
-from api.workflow_look import PendingActivity, PendingWorkflowTask, Poller, WorkflowLook
+from api.workflow_look import (
+    Asker,
+    PendingActivity,
+    PendingWorkflowTask,
+    Poller,
+    Version,
+    WorkflowLook,
+)
 from store.progress import BudgetLeft, Progress
 from tests.unit.docs.pages import page
 
@@ -43,13 +50,23 @@ GENERATING = PendingActivity(
     waiting_since=_ago(3),
     queue="q",
 )
+OLD, NEW = Version("overline", "old"), Version("overline", "new")
+
+
+def _poller(kind: str, seconds: float, version: Version | None = None, **more: object) -> Poller:
+    """A queue that one worker asks, so many seconds ago for the last time."""
+    queue = str(more.pop("queue", "q"))
+    asker = Asker("1@here", version, _ago(seconds))
+    return Poller(queue, kind, (asker,), **more)  # type: ignore[arg-type]
+
+
 LOOK = WorkflowLook(
     status="running",
     run_id="r",
     queue="q",
     workflow_task=None,
     activities=(GENERATING,),
-    pollers=(Poller("q", "workflow", _ago(1)), Poller("q", "activity", _ago(1))),
+    pollers=(_poller("workflow", 1), _poller("activity", 1)),
 )
 KNOWN = Known(
     status="running",
@@ -64,7 +81,21 @@ KNOWN = Known(
 )
 WAITING = replace(GENERATING, started=False, waiting_since=_ago(8))
 DECIDING = PendingWorkflowTask(started=False, attempt=1, waiting_since=_ago(8))
-NOBODY = (Poller("q", "workflow", None), Poller("q", "activity", _ago(90)))
+NOBODY = (Poller("q", "workflow"), _poller("activity", 90))
+ASSEMBLING = replace(WAITING, name="context.assemble")
+MODEL_QUEUE = replace(WAITING, queue="q-model-m")
+
+
+def _line(seconds: float, **more: object) -> Known:
+    """A generation that waits in its model's queue, whose worker decides things meanwhile."""
+    line = _poller("activity", seconds, queue="q-model-m", waiting=7, **more)
+    return _with(activities=(MODEL_QUEUE,), pollers=(_poller("workflow", 50), line))
+
+
+def _versions(pinned: Version | None, *, current: Version, served: Version) -> Known:
+    """A decision that waits where workers of one version ask."""
+    queue = _poller("workflow", 1, served, current=current)
+    return _with(activities=(), workflow_task=DECIDING, pinned=pinned, pollers=(queue,))
 
 
 def _with(**changes: object) -> Known:
@@ -85,7 +116,21 @@ def _progress(**changes: object) -> Known:
         (_with(status="terminated"), ["ended_outside"]),
         (replace(KNOWN, status="paused"), ["paused"]),
         (_with(activities=(WAITING,), pollers=NOBODY), ["no_worker"]),
-        (_with(activities=(WAITING,)), ["worker_busy"]),
+        (_with(activities=(ASSEMBLING,)), ["worker_busy"]),
+        (_with(activities=(WAITING,)), ["waiting_for_slot"]),
+        # With all slots taken a worker asks for no more calls, but for decisions.
+        (_line(50), ["waiting_for_slot"]),
+        (_line(1, limit_per_s=2.0), ["queue_limited"]),
+        (
+            _with(
+                activities=(MODEL_QUEUE,),
+                pollers=(_poller("workflow", 80), _line(50).workflow.pollers[1]),
+            ),
+            ["no_worker"],
+        ),
+        (_versions(OLD, current=NEW, served=NEW), ["version_unserved"]),
+        (_versions(OLD, current=NEW, served=OLD), ["worker_busy"]),
+        (_versions(None, current=NEW, served=OLD), ["version_unserved"]),
         (_with(activities=(), workflow_task=DECIDING, pollers=NOBODY), ["no_worker"]),
         (
             _with(activities=(), workflow_task=replace(DECIDING, attempt=3)),
@@ -135,6 +180,17 @@ def test_when_the_next_try_is_to_come_it_says_in_how_long() -> None:
     (reason,) = explain(_with(activities=(retrying,))).reasons
     assert reason.facts["next_try_s"] == 4
     assert "attempt 5, in 4 s" in reason.text
+
+
+def test_a_task_whose_version_nobody_serves_is_told_how_it_is_moved() -> None:
+    (reason,) = explain(_versions(OLD, current=NEW, served=NEW)).reasons
+    assert reason.facts["build"] == "old"
+    assert "overline worker-version move BUILD --task t --deployment overline" in reason.advice
+
+
+def test_a_limited_queue_says_how_many_wait_and_how_fast_they_go() -> None:
+    (reason,) = explain(_line(1, limit_per_s=2.0)).reasons
+    assert (reason.facts["waiting"], reason.facts["limit_per_s"]) == (7, 2.0)
 
 
 def test_every_reason_is_documented_and_no_other() -> None:

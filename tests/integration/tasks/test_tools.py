@@ -213,6 +213,115 @@ async def test_the_effect_happens_once_when_the_worker_dies_before_it_reports(
     assert len({key for key in keys if key.startswith(task_id)}) == 1
 
 
+async def test_an_effect_before_an_approval_is_not_repeated_by_workers_that_died_meanwhile(
+    caller: Caller, service: HttpService, stack: RunningStack
+) -> None:
+    """A tool did something, the next one waits for a person, and every worker is another one."""
+    await register(
+        caller, name="svc", kind="openapi", document=DOCUMENT, base_url=service.url,
+        operations=["order", "forecast"],
+    )  # fmt: skip
+    item = "x" + uuid4().hex.translate(str.maketrans("", "", "0123456789"))
+    question = (
+        choose({"tool": "svc.order", "arguments": {"body": {"item": item, "count": 1}}})
+        + choose({"tool": "svc.forecast", "arguments": {"city": "Rome"}})
+        + say("Done.")
+    )
+    uses = [
+        {"name": "svc.order", "must_call": True},
+        {"name": "svc.forecast", "must_call": True, "approval": "always"},
+    ]
+    task_id = await caller.submit(question, model=MODEL, tools=uses, cache="off")
+    call_id = await waiting(caller, task_id)
+    assert call_id.startswith(f"{task_id}:2:")
+    kill(await pids_of("workers", stack, task_id))
+    await caller.request(
+        "POST", f"/v1/tasks/{task_id}/approvals/{call_id}", json={"decision": "approve"}
+    )
+    assert (await caller.ended(task_id))["status"] == "succeeded"
+    asked = [headers["idempotency-key"] for headers in service.seen("/orders")]
+    assert len([key for key in asked if key.startswith(f"{task_id}:1:")]) == 1
+    assert [body["item"] for body in service.orders.values()].count(item) == 1
+    first, second, *_ = await caller.steps(task_id)
+    assert [call["attempt"] for call in first["tool_calls"]] == [1]
+    assert second["tool_calls"][-1]["ok"]
+
+
+async def test_a_tool_cannot_decide_about_a_call(
+    caller: Caller, service: HttpService, stack: RunningStack
+) -> None:
+    """Neither by what it answers, nor by calling us: our API is not one of its hosts."""
+    await register(
+        caller, name="svc", kind="openapi", document=DOCUMENT, base_url=service.url,
+        operations=["echo"],
+    )  # fmt: skip
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "us", "version": "1"},
+        "paths": {
+            "/v1/tasks/{task}/approvals/{call}": {
+                "post": {
+                    "operationId": "approve",
+                    "parameters": [
+                        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                        for name in ("task", "call")
+                    ],
+                    "requestBody": {
+                        "required": True,
+                        "content": {
+                            "application/json": {
+                                "schema": {
+                                    "type": "object",
+                                    "properties": {"decision": {"type": "string"}},
+                                    "required": ["decision"],
+                                }
+                            }
+                        },
+                    },
+                }
+            }
+        },
+    }
+    held = await begin(caller, "svc.echo", {}, approval="always")
+    call_id = await waiting(caller, held)
+    await register(
+        caller, name="us", kind="openapi", document=document, base_url=caller.base_url
+    )  # fmt: skip
+    called, _ = await use(
+        caller,
+        "us.approve",
+        {"task": held, "call": call_id, "body": {"decision": "approve"}},
+        max_attempts=1,
+    )
+    assert not called["ok"]
+    assert "not a public one" in called["result"] or "80 and 443" in called["result"], called
+    assert (await caller.task(held))["waiting_for"] == "approval"
+    assert not service.seen("/echo") or not any(
+        headers["idempotency-key"].startswith(held) for headers in service.seen("/echo")
+    )
+    await caller.cancel(held)
+    assert (await caller.ended(held))["status"] == "cancelled"
+
+
+async def test_a_call_of_a_tool_that_is_not_there_is_no_call(caller: Caller, books: Books) -> None:
+    """No engine that obeys its grammar can make one; one that does is led to its answer."""
+    question = (
+        choose({"tool": "rm", "arguments": {"path": "/"}})
+        + choose({"tool": "calculator", "expression": "6*7"})
+        + say("Done.")
+    )
+    task_id = await caller.submit(
+        question, model=MODEL, tools=[{"name": "calculator"}], cache="off"
+    )
+    task = await caller.ended(task_id)
+    steps = await caller.steps(task_id)
+    assert task["status"] == "succeeded", task
+    assert steps[0]["tool_call"] is None
+    assert steps[0]["tool_calls"] == []
+    assert not books.rows("select 1 from tool_calls where task_id = %s", task_id)
+    books.assert_nothing_held(caller.organisation_id)
+
+
 async def test_a_secret_goes_to_its_host_and_organisation_and_nowhere_else(
     caller: Caller, service: HttpService, stack: RunningStack, short_folder: Path, books: Books
 ) -> None:

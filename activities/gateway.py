@@ -107,10 +107,11 @@ class Gateway:
                     if call.finish
                     else None
                 ),
+                unless_told=call.unless_told and call.finish is TaskStatus.SUCCEEDED,
             ),
         )
         record_settlement(call.model, call.outcome, charge)
-        if call.finish is not None:
+        if call.finish is not None and not charge.goes_on:
             record_task(call.finish.value)
             await announce(self._deps, call.tenant, call.task_id)
         return Charge(
@@ -121,6 +122,7 @@ class Gateway:
                 completion_tokens=charge.completion_tokens,
                 cached_tokens=charge.cached_tokens,
             ),
+            goes_on=charge.goes_on,
         )
 
     @activity.defn(name="gateway.close")

@@ -6,9 +6,11 @@ A tool result and the call it answers are one unit, so that trimming cannot part
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Literal
 
+from activities.conversation import Spoken, conversation_of
 from activities.output import instruction, quoted, repair
 from activities.toolbox import Registered, describe_tools
 from inference.templates import ChatMessage
@@ -24,6 +26,8 @@ PROMPT_FORMAT = 3
 
 _NONE: Registered = {}
 _UNANSWERED = "no answer"
+# Above the rank of every tool result.
+_LAST = 1_000_000.0
 _TOO_OFTEN = "not called: this tool may be called no more often"
 
 Kind = Literal["system", "passage", "message", "tool_result"]
@@ -46,8 +50,7 @@ class Unit:
 
 def newest_question(transcript: Transcript) -> str:
     """Return the text of the newest user message."""
-    messages = _submitted(transcript)
-    return next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
+    return conversation_of(transcript).question.content
 
 
 def conversation_units(
@@ -55,50 +58,62 @@ def conversation_units(
     turn: Turn,
     passages: Sequence[Unit],
     registered: Registered = _NONE,
+    *,
+    described: bool = True,
 ) -> list[Unit]:
     """Return the units in the order the model reads them.
 
     What was retrieved and what tools answered stands right before the question, and the question
     with its instruction comes last: a small model follows what it read last.
+
+    Args:
+        transcript: What was said.
+        turn: What the call is for.
+        passages: What was retrieved.
+        registered: Definitions of the turn's registered tools.
+        described: Whether a choice among tools is asked for in words; else the request has them.
     """
-    units: list[Unit] = []
+    said = conversation_of(transcript)
     system = transcript.input.get("system")
-    if system:
-        units.append(_single("system", "request", "system", str(system), pinned=True))
-    *earlier, question = _submitted(transcript)
-    units.extend(
-        _single(
-            "system" if message["role"] == "system" else "message",
-            f"message {number}",
-            message["role"],
-            message["content"],
-            pinned=message.get("pinned", False),
-            # Newer is more valuable; messages go before passages, passages before tool results.
-            rank=number / (len(earlier) + 1),
-        )
-        for number, message in enumerate(earlier, start=1)
+    asked = ChatMessage(
+        role="user",
+        content=said.question.content
+        + _instruction(turn, said.used_tools, transcript.input, registered, described),
     )
-    units.extend(passages)
-    results = list(_results(transcript.steps))
-    units.extend(results)
-    units.append(
-        Unit(
-            messages=(
-                (
-                    "message",
-                    f"message {len(earlier) + 1}",
-                    ChatMessage(
-                        role="user",
-                        content=question["content"]
-                        + _instruction(turn, bool(results), transcript.input, registered),
-                    ),
-                ),
-            ),
-            pinned=True,
+    return [
+        *([_single("system", "request", "system", str(system), pinned=True)] if system else []),
+        *_past(said.past),
+        # What nobody has answered yet is dropped after everything else.
+        *(_spoken(each, rank=_LAST + number) for number, each in enumerate(said.waiting)),
+        *passages,
+        *_results(said.steps),
+        Unit(messages=(("message", said.question.source, asked),), pinned=True),
+        *_rejected(transcript, turn),
+    ]
+
+
+def _past(past: Sequence[Spoken | StepRecord]) -> list[Unit]:
+    """What is over. Newer is more valuable, and all of it goes before passages and results."""
+    units: list[Unit] = []
+    for are_steps, group in groupby(past, lambda each: isinstance(each, StepRecord)):
+        if not are_steps:
+            units.extend(_spoken(each) for each in group if isinstance(each, Spoken))
+            continue
+        steps = [each for each in group if isinstance(each, StepRecord)]
+        units.extend(_results(steps))
+        units.extend(
+            _spoken(Spoken(f"step {each.step}", "assistant", each.text))
+            for each in steps
+            if each.answered
         )
-    )
-    units.extend(_rejected(transcript, turn))
-    return units
+    return [
+        replace(unit, rank=number / (len(units) + 1)) for number, unit in enumerate(units, start=1)
+    ]
+
+
+def _spoken(said: Spoken, *, rank: float = 0.0) -> Unit:
+    kind: Kind = "system" if said.role == "system" else "message"
+    return _single(kind, said.source, said.role, said.content, pinned=said.pinned, rank=rank)
 
 
 def _rejected(transcript: Transcript, turn: Turn) -> list[Unit]:
@@ -125,8 +140,12 @@ def _rejected(transcript: Transcript, turn: Turn) -> list[Unit]:
     ]
 
 
-def _instruction(turn: Turn, results: bool, request: dict[str, Any], registered: Registered) -> str:
+def _instruction(
+    turn: Turn, results: bool, request: dict[str, Any], registered: Registered, described: bool
+) -> str:
     if turn.purpose == "tool_call":
+        if not described:
+            return ""
         return "\n\n" + describe_tools(
             turn.tools,
             may_answer=turn.may_answer,
@@ -183,10 +202,3 @@ def _single(
         pinned=pinned,
         rank=rank,
     )
-
-
-def _submitted(transcript: Transcript) -> list[dict[str, Any]]:
-    request = transcript.input
-    if request.get("input") is not None:
-        return [{"role": "user", "content": str(request["input"])}]
-    return list(request["messages"])

@@ -22,6 +22,7 @@ from api.edge import Edge
 from api.ended_outside import close_ended_outside
 from api.error_handlers import add_error_handlers
 from api.lane import MakeLane
+from api.messaging import sweep_unsent_messages
 from api.openapi import describe, version
 from api.parts import Parts
 from api.routes import (
@@ -34,14 +35,17 @@ from api.routes import (
     events,
     health,
     maps,
+    messages,
     openai_surface,
     schedules,
+    sessions,
     spend,
     steering,
     tasks,
     tools,
     webhooks,
 )
+from api.sessions import sweep_unsent_sessions
 from api.steering import sweep_unsent
 from api.submission import sweep_unstarted
 from api.webhooks import sweep_webhooks
@@ -66,6 +70,7 @@ _TAGS = [
     {"name": "agents", "description": "What tasks may name instead of saying it."},
     {"name": "tools", "description": "What agents can call besides the built-in tools."},
     {"name": "collections", "description": "What agents can retrieve from."},
+    {"name": "sessions", "description": "Conversations, each turn of which is a task."},
     {"name": "schedules", "description": "Tasks that are asked again and again."},
     {"name": "spend", "description": "What was spent, by whom, on what."},
     {"name": "codec", "description": "Decryption of Temporal payloads for those who may read."},
@@ -94,6 +99,8 @@ def create_app(
         await parts.start()
         parts.run_in_background(sweep_unstarted(parts))
         parts.run_in_background(sweep_unsent(parts))
+        parts.run_in_background(sweep_unsent_messages(parts))
+        parts.run_in_background(sweep_unsent_sessions(parts))
         parts.run_in_background(close_ended_outside(parts))
         parts.run_in_background(sweep_webhooks(parts))
         try:
@@ -124,10 +131,12 @@ def create_app(
         blobs,
         tools,
         steering,
+        messages,
         events,
         agents,
         collections,
         schedules,
+        sessions,
         spend,
         codec,
         health,

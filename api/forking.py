@@ -17,7 +17,7 @@ from api.parts import Parts
 from api.problems import ProblemError, invalid
 from api.submission import Accepted, Inherited, submit
 from inference.json_schema import objection
-from store import tasks
+from store import messages, tasks, turns
 from store.identity import Principal
 from workflows.contracts import (
     Asked,
@@ -29,7 +29,7 @@ from workflows.contracts import (
     Tenant,
     ToolCall,
 )
-from workflows.inheritance import CannotInherit, PastCall, PastStep, inherit
+from workflows.inheritance import CannotInherit, PastCall, PastMessage, PastStep, inherit
 from workflows.output import schema_text
 from workflows.planning import plan_task
 
@@ -118,14 +118,36 @@ async def fork(
     Raises:
         ProblemError: 422 with a pointer when the step cannot be forked from; else as `submit`.
     """
-    request = changed_request(TaskRequest.model_validate(parent.input), wanted)
-    steps = await tasks.list_steps(parts.database, caller.organisation_id, parent.task_id)
-    inherited = inheritance(parent.task_id, _tenant(caller), request, steps, wanted)
+    organisation, parent_id = caller.organisation_id, parent.task_id
+    steps = await tasks.list_steps(parts.database, organisation, parent_id)
+    said: list[PastMessage] = []
+    earlier: tuple[str, int] | None = None
+    if wanted.messages is None:
+        said = [
+            PastMessage(each.number, each.content, each.at_step)
+            for each in await messages.list_messages(parts.database, organisation, parent_id)
+            if each.at_step is not None and each.at_step <= wanted.from_step
+        ]
+        earlier = await turns.base_of(parts.database, organisation, parent_id)
+    if parent.kind == "map":
+        raise invalid("/from_step", "no_such_step", "A map has no steps; fork one of its tasks.")
+    request = changed_request(TaskRequest.model_validate(parent.input), wanted, told=bool(said))
+    if said and wanted.prompt is not None:
+        said[-1] = replace(said[-1], content=wanted.prompt)
+    inherited = inheritance(
+        parent_id, _tenant(caller), request, steps, wanted, said=said, earlier=earlier
+    )
     return await submit(parts, caller, request, idempotency_key, inherited=inherited)
 
 
-def changed_request(parent: TaskRequest, wanted: ForkRequest) -> TaskRequest:
+def changed_request(parent: TaskRequest, wanted: ForkRequest, *, told: bool = False) -> TaskRequest:
     """Return the parent's request with the change.
+
+    Args:
+        parent: The parent's request.
+        wanted: The change.
+        told: Something was said to the parent, so that the newest user message is not in its
+            request.
 
     Raises:
         ProblemError: Parent and change contradict each other (422).
@@ -140,7 +162,7 @@ def changed_request(parent: TaskRequest, wanted: ForkRequest) -> TaskRequest:
     if wanted.messages is not None:
         said = [message.model_dump(mode="json") for message in wanted.messages]
         data |= {"input": None, "messages": said}
-    elif wanted.prompt is not None:
+    elif wanted.prompt is not None and not told:
         if parent.input is not None:
             data["input"] = wanted.prompt
         else:
@@ -164,8 +186,20 @@ def inheritance(
     request: TaskRequest,
     steps: Sequence[tasks.StepDetail],
     wanted: ForkRequest,
+    *,
+    said: Sequence[PastMessage] = (),
+    earlier: tuple[str, int] | None = None,
 ) -> Inherited:
     """Return what a fork takes over.
+
+    Args:
+        parent_task_id: The parent.
+        tenant: Who forks.
+        request: The fork's request.
+        steps: The parent's steps.
+        wanted: The change.
+        said: What was said to the parent before its step `from_step`.
+        earlier: Digest and length of what was said in the parent's session before it.
 
     Raises:
         ProblemError: There is no such step to go on from (422, `/from_step`), or no tool result
@@ -193,9 +227,9 @@ def inheritance(
         past[-1] = replace(past[-1], calls=tuple(calls))
         place = calls[number].place
     # The id is of no matter here: neither digest nor plan depends on it.
-    task = plan_task(parent_task_id, tenant, _without_collections(request))
+    task = plan_task(parent_task_id, tenant, _without_collections(request), earlier)
     try:
-        state, turn = inherit(task, past)
+        state, turn = inherit(task, past, said)
     except CannotInherit as error:
         words = (
             f"Step {error.step} is the answer: no step follows it."
@@ -213,6 +247,7 @@ def inheritance(
         next_turn=turn,
         tool_result=wanted.tool_result,
         tool_place=place,
+        message=wanted.prompt if said else None,
     )
 
 
@@ -254,6 +289,7 @@ def _past(step: tasks.StepDetail, schema: str | None) -> PastStep:
             )
             for call in step.chosen
         ),
+        kept=step.answered,
         rejected=(
             objection(schema, step.text or "", step.finish_reason or "stop") if schema else None
         ),

@@ -33,7 +33,9 @@ from workflows.contracts import (
     IngestInput,
     Registered,
     RegisterInput,
+    SessionInput,
     TaskInput,
+    session_workflow_id,
     webhook_workflow_id,
 )
 from workflows.queueing import task_turn
@@ -165,16 +167,17 @@ class Orchestrator:
         Raises:
             ProblemError: Temporal does not answer (503).
         """
-        async with answering():
-            try:
-                await self.client.get_workflow_handle(task_workflow_id(task_id)).signal(
-                    "pause" if paused else "resume", number, rpc_timeout=_DEADLINE
-                )
-            except RPCError as exc:
-                if exc.status is RPCStatusCode.NOT_FOUND:
-                    return False
-                raise
-        return True
+        return await self._signal(
+            task_workflow_id(task_id), "pause" if paused else "resume", number
+        )
+
+    async def tell_message(self, task_id: UUID, number: int) -> bool:
+        """Tell a task of a message; return whether there was a running workflow to tell.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        return await self._signal(task_workflow_id(task_id), "message", number)
 
     async def tell_decided(self, task_id: UUID, call_id: str) -> bool:
         """Tell a task that a person decided; return whether there was a workflow to tell.
@@ -182,16 +185,53 @@ class Orchestrator:
         Raises:
             ProblemError: Temporal does not answer (503).
         """
+        return await self._signal(task_workflow_id(task_id), "decided", call_id)
+
+    async def _signal(self, workflow_id: str, signal: str, what: int | str) -> bool:
         async with answering():
             try:
-                await self.client.get_workflow_handle(task_workflow_id(task_id)).signal(
-                    "decided", call_id, rpc_timeout=_DEADLINE
+                await self.client.get_workflow_handle(workflow_id).signal(
+                    signal, what, rpc_timeout=_DEADLINE
                 )
             except RPCError as exc:
                 if exc.status is RPCStatusCode.NOT_FOUND:
                     return False
                 raise
         return True
+
+    async def tell_session(self, session_id: UUID) -> bool:
+        """Have a session's workflow look what is new; return whether there was one to tell.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        return await self._signal(session_workflow_id(session_id), "message", 0)
+
+    async def wake_session(self, session: SessionInput, number: int, *, team_id: UUID) -> None:
+        """Tell a session's workflow of a message, and start it if it has ended.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        async with answering():
+            await self.client.start_workflow(
+                "Session",
+                session,
+                id=session_workflow_id(session.session_id),
+                task_queue=self.settings.task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                start_signal="message",
+                start_signal_args=[number],
+                static_summary="sees to the turns of a session",
+                search_attributes=TypedSearchAttributes(
+                    [
+                        SearchAttributePair(SEARCH_ORGANISATION, str(session.organisation_id)),
+                        SearchAttributePair(SEARCH_TEAM, str(team_id)),
+                    ]
+                ),
+                rpc_timeout=_DEADLINE,
+            )
 
     async def register_tools(self, request: RegisterInput) -> Registered:
         """Have a worker read a source of tools, and wait for what comes of it.

@@ -29,7 +29,7 @@ from api.parts import Parts
 from api.problems import ProblemError, forbidden, invalid, not_found
 from api.tool_pins import max_choice_tokens, with_definitions
 from observability.metrics import record_refusal, record_task
-from store import forks, money, tasks
+from store import forks, money, tasks, turns
 from store.errors import StoreError
 from store.identity import Principal
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
@@ -69,6 +69,7 @@ class Inherited:
         next_turn: What its first call is for.
         tool_result: Takes the place of what the last inherited step's tool answered.
         tool_place: Which of its tools, from 1, where it called several.
+        message: Takes the place of what was last said to the other task.
     """
 
     parent_task_id: UUID
@@ -78,6 +79,7 @@ class Inherited:
     next_turn: Turn
     tool_result: str | None
     tool_place: int | None = None
+    message: str | None = None
 
 
 async def submit(
@@ -112,7 +114,7 @@ async def submit(
     resolved = await with_collection_ids(parts, caller, request)
     if idempotency_key is None:
         # With one, this may be the repetition of a request that was accepted.
-        parts.require_triton()
+        await parts.require_engine(request.route, request.model)
     task_id = uuid7()
     asked = (resolved if said.agent is None else said).model_dump(mode="json")
     pinned = await with_definitions(parts, caller, resolved)
@@ -142,6 +144,7 @@ async def submit(
             state=inherited.state.model_dump(mode="json"),
             tool_result=inherited.tool_result,
             tool_place=inherited.tool_place,
+            message=inherited.message,
         )
     if isinstance(verdict, money.Refusal):
         record_refusal(verdict.code, verdict.scope)
@@ -215,6 +218,8 @@ def _digest(stored: Mapping[str, Any], inherited: Inherited | None) -> str:
         said = [stored, parent, inherited.from_step, inherited.tool_result]
         if inherited.tool_place is not None:
             said.append(inherited.tool_place)
+        if inherited.message is not None:
+            said.append(inherited.message)
     canonical = json.dumps(said, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -243,7 +248,7 @@ async def _start_or_take_back(
     state: LoopState | None,
 ) -> None:
     try:
-        parts.require_triton()
+        await parts.require_engine(stored["route"], stored["model"])
         await _start(parts, _tenant(caller), task_id, stored, state)
     except Exception:
         # Should this fail as well, the task stays accepted and the sweeper starts it.
@@ -257,8 +262,9 @@ async def _start(
     task_id: UUID,
     stored: Mapping[str, Any],
     state: LoopState | None,
+    before: tuple[str, int] | None = None,
 ) -> None:
-    task = plan_task(task_id, tenant, TaskRequest.model_validate(stored))
+    task = plan_task(task_id, tenant, TaskRequest.model_validate(stored), before)
     task = task.model_copy(update={"state": state})
     run_id = await Orchestrator(parts.temporal, parts.settings).start_task(
         task, headline=headline(task)
@@ -283,8 +289,14 @@ async def sweep_unstarted(parts: Parts) -> None:
                 if task.kind == "map":
                     await start_map(parts, _tenant(task), task.task_id, task.input)
                 else:
-                    state = await _state_of(parts, task)
-                    await _start(parts, _tenant(task), task.task_id, task.input, state)
+                    await _start(
+                        parts,
+                        _tenant(task),
+                        task.task_id,
+                        task.input,
+                        await _state_of(parts, task),
+                        await turns.base_of(parts.database, task.organisation_id, task.task_id),
+                    )
                 log.info("started a task left behind", extra={"task_id": str(task.task_id)})
             except Exception as exc:
                 # One task that cannot be started must not keep the others from it.

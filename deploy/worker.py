@@ -29,11 +29,13 @@ from activities.gateway import Gateway
 from activities.generation import Generation
 from activities.ingestion import Ingestion
 from activities.maps import Maps
+from activities.messages import Messages
 from activities.passages import Passages
 from activities.registered_tools import RegisteredTools
 from activities.registration import Registration
 from activities.router import Router
 from activities.schedules import Schedules
+from activities.sessions import Sessions
 from activities.tools import Tools
 from activities.webhooks import Webhooks
 from deploy.model_workers import ModelWorkers
@@ -82,6 +84,8 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         tools.calculator,
         tools.search,
         tools.request_approval,
+        Messages(deps).take,
+        Sessions(deps).next,
         RegisteredTools(deps).call,
         Registration(deps).register,
         ingestion.split,

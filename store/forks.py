@@ -55,6 +55,7 @@ async def fork_task(
     state: dict[str, Any] | None,
     tool_result: str | None,
     tool_place: int | None = None,
+    message: str | None = None,
 ) -> Submitted | Refusal:
     """Files a task with the finished steps of its parent, in one round trip.
 
@@ -64,32 +65,45 @@ async def fork_task(
         state: where the loop starts; None for the beginning.
         tool_result: takes the place of what the tool of the last inherited step answered.
         tool_place: which of its tools, from 1, where it may call several.
+        message: takes the place of what was last said to the parent before that step.
 
     The other arguments, and what is raised, are those of `store.tasks.submit_task`.
     """
-    rows = await db.call(
+    values = (
         principal.organisation_id,
-        "fork_task",
-        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text[], %s, %s, %s",
-        (
-            principal.team_id,
-            principal.key_id,
-            task_id,
-            idempotency_key,
-            request_digest,
-            jsonb(input),
-            user,
-            jsonb(tags),
-            route,
-            worst_case_usd,
-            max_cost_usd,
-            parent_task_id,
-            from_step,
-            changed,
-            jsonb(state),
-            storable_or_none(tool_result),
-            tool_place,
-        ),
+        principal.team_id,
+        principal.key_id,
+        task_id,
+        idempotency_key,
+        request_digest,
+        jsonb(input),
+        user,
+        jsonb(tags),
+        route,
+        worst_case_usd,
+        max_cost_usd,
+        parent_task_id,
+        from_step,
+        changed,
+        jsonb(state),
+        storable_or_none(tool_result),
+        tool_place,
+    )
+    rows, _ = await db.run_many(
+        principal.organisation_id,
+        [
+            (
+                (
+                    "select * from fork_task(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,"
+                    " %s, %s::text[], %s, %s, %s)"
+                ),
+                values,
+            ),
+            (
+                "select inherit_conversation(%s, %s, %s)",
+                (principal.organisation_id, task_id, storable_or_none(message)),
+            ),
+        ],
     )
     row = rows[0]
     refusal = refusal_from_row(row, worst_case_usd)

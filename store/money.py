@@ -81,6 +81,7 @@ class Settlement:
         tool_call: what the step chose; a list where it could choose several calls.
         cache_hit: id of the cache entry that answered (`outcome` is `cached`).
         finish: set when the task ends with this call.
+        unless_told: let the task go on, though it succeeded, when a message to it is queued.
     """
 
     organisation_id: UUID
@@ -97,6 +98,7 @@ class Settlement:
     cache_write: CacheWrite | None = None
     cache_hit: UUID | None = None
     finish: TaskFinish | None = None
+    unless_told: bool = False
     trace_id: str | None = None
 
 
@@ -113,6 +115,7 @@ class Charge:
         completion_tokens: useful output tokens.
         cached_tokens: useful prompt tokens the engine had in its prefix cache.
         already_settled: True when an earlier settlement's figures are repeated.
+        goes_on: True when the task did not end with it, because a message to it is queued.
     """
 
     billed_usd: Decimal
@@ -123,6 +126,7 @@ class Charge:
     completion_tokens: int
     cached_tokens: int
     already_settled: bool
+    goes_on: bool = False
 
 
 async def admit(
@@ -164,6 +168,9 @@ async def admit(
     return Admission(row["hold_id"], row["usual_output_tokens"])
 
 
+_BOOKED = "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::uuid[], %s, %s"
+
+
 async def settle(db: Database, settlement: Settlement) -> Charge:
     """Books every attempt of a call in the ledger and charges what was of use.
 
@@ -178,25 +185,33 @@ async def settle(db: Database, settlement: Settlement) -> Charge:
     s = settlement
     cache = s.cache_write
     finish = s.finish
+    booked = (
+        s.task_id,
+        s.step,
+        s.call_key,
+        s.outcome,
+        s.generation_key,
+        jsonb(s.decision),
+        jsonb(s.provenance),
+        storable_or_none(s.text),
+        jsonb(s.tool_call),
+        s.finish_reason,
+        cache.key if cache else None,
+        cache.collections if cache else [],
+        cache.ttl_s if cache else None,
+        s.cache_hit,
+    )
+    if s.unless_told:
+        rows = await db.call(
+            s.organisation_id, "settle_answer", f"{_BOOKED}, %s", (*booked, s.trace_id)
+        )
+        return Charge(**rows[0])
     rows = await db.call(
         s.organisation_id,
         "settle",
-        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::uuid[], %s, %s, %s, %s, %s, %s",
+        f"{_BOOKED}, %s, %s, %s, %s",
         (
-            s.task_id,
-            s.step,
-            s.call_key,
-            s.outcome,
-            s.generation_key,
-            jsonb(s.decision),
-            jsonb(s.provenance),
-            storable_or_none(s.text),
-            jsonb(s.tool_call),
-            s.finish_reason,
-            cache.key if cache else None,
-            cache.collections if cache else [],
-            cache.ttl_s if cache else None,
-            s.cache_hit,
+            *booked,
             finish.status if finish else None,
             storable_or_none(finish.answer) if finish else None,
             jsonb(finish.error) if finish else None,

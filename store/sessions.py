@@ -116,6 +116,7 @@ class Unsent:
     """A session that nobody seems to see to, and its newest message."""
 
     organisation_id: UUID
+    team_id: UUID
     session_id: UUID
     number: int
 

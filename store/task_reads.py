@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from store.conversations import Earlier, SaidTo, earlier_that_fit, said_to_that_fit
 from store.database import Database, Row
 from store.errors import NotFound
 from store.step_calls import ChosenCall, chosen_calls
@@ -59,11 +60,16 @@ class TaskPage:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What a finished step said and learned: what the next prompt is built from."""
+    """What a finished step said and learned: what the next prompt is built from.
+
+    Attributes:
+        answered: it was an answer that did not end the task, because something was said to that.
+    """
 
     step: int
     text: str
     calls: list[ChosenCall]
+    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +78,15 @@ class Transcript:
 
     Attributes:
         omitted: How many steps before the first of `steps` were not read.
+        said: What was said to it while it ran, or the newest of that.
+        earlier: What was said in its session before it, or the newest of that.
     """
 
     input: dict[str, Any]
     steps: list[StepRecord]
     omitted: int = 0
+    said: list[SaidTo] = field(default_factory=list)
+    earlier: list[Earlier] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +144,7 @@ class StepDetail:
         tool_call: what it chose; a list where it may choose several calls.
         tool_result: what the tool answered, where there can be one call only.
         tool_results: what the tools answered, by place; see `chosen`.
+        answered: it was an answer that did not end the task, because something was said to that.
     """
 
     step: int
@@ -156,6 +167,7 @@ class StepDetail:
     started_at: datetime
     ended_at: datetime | None
     inherited: bool
+    answered: bool
     calls: list[CallRecord]
     tool_calls: list[ToolCallRecord]
 
@@ -202,7 +214,7 @@ async def list_tasks(
     status: str | None = None,
     parent: UUID | None = None,
 ) -> TaskPage:
-    """Tasks from the newest to the oldest.
+    """Tasks that callers submitted, or the children of one, from the newest to the oldest.
 
     Args:
         cursor: `next_cursor` of the page before.
@@ -267,10 +279,11 @@ _BYTES_OF_A_TOKEN = 16
 # Newest first, until what is read is more than a window can take: what is read for a call does not
 # grow with the length of its task.
 _STEPS_THAT_FIT = """
-select step, text, tool_call, tool_result, tool_results
+select step, text, tool_call, tool_result, tool_results, answered
   from (select n.*, sum(octet_length(coalesce(tool_result, tool_results::text, text)))
                     over (order by step desc rows unbounded preceding) as so_far
-          from (select step, coalesce(text, '') as text, tool_call, tool_result, tool_results
+          from (select step, coalesce(text, '') as text, tool_call, tool_result, tool_results,
+                       answered
                   from steps
                  where organisation_id = %s and task_id = %s
                    and status in ('succeeded', 'cached')
@@ -291,16 +304,15 @@ async def load_transcript(
     Raises:
         NotFound: the organisation has no such task.
     """
-    where = "where organisation_id = %s and task_id = %s"
     key = (organisation_id, task_id)
-    tasks, steps = await db.run_many(
+    most, size = tokens // _TOKENS_OF_A_STEP + 1, tokens * _BYTES_OF_A_TOKEN
+    tasks, steps, said, earlier = await db.run_many(
         organisation_id,
         [
-            (f"select input from tasks {where}", key),
-            (
-                _STEPS_THAT_FIT,
-                (*key, tokens // _TOKENS_OF_A_STEP + 1, tokens * _BYTES_OF_A_TOKEN),
-            ),
+            ("select input from tasks where organisation_id = %s and task_id = %s", key),
+            (_STEPS_THAT_FIT, (*key, most, size)),
+            said_to_that_fit(*key, most=most, size=size),
+            earlier_that_fit(*key, most=most, size=size),
         ],
     )
     if not tasks:
@@ -308,8 +320,18 @@ async def load_transcript(
     omitted = steps[0]["step"] - 1 if steps else 0
     return Transcript(
         tasks[0]["input"],
-        [StepRecord(row.pop("step"), row.pop("text"), chosen_calls(**row)) for row in steps],
-        omitted=omitted,
+        [
+            StepRecord(
+                row.pop("step"),
+                row.pop("text"),
+                answered=row.pop("answered"),
+                calls=chosen_calls(**row),
+            )
+            for row in steps
+        ],
+        omitted=omitted + (said[0]["number"] - 1 if said else 0),
+        said=[SaidTo(**row) for row in said],
+        earlier=[Earlier(**row) for row in earlier],
     )
 
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from store.conversations import TURNS
 from store.database import Database
 from store.errors import NotFound
 from store.identity import Principal
@@ -79,34 +80,13 @@ async def head(db: Database, organisation_id: UUID, session_id: UUID) -> Head | 
     return Head(principal=Principal(organisation_id, *sender), **row)
 
 
-# One turn of a session in the order it was said: what was asked, the answers that did not end its
-# task and what was said to that, each at its place, and the last answer.
-TURN = """
-select number, place, nth, role, content from (
-    select m.number, 0 as place, 0 as nth, 'user' as role, m.content
-      from session_messages m
-     where m.organisation_id = %(org)s and m.session_id = %(session)s
-       and m.number >= %(first)s and m.number < %(number)s
-    union all
-    select m.number, 2 * s.step + 1, 0, 'assistant', s.text
-      from session_messages m
-      join steps s on s.organisation_id = m.organisation_id and s.task_id = m.task_id
-     where m.organisation_id = %(org)s and m.session_id = %(session)s
-       and m.number >= %(first)s and m.number < %(number)s and s.answered
-    union all
-    select m.number, 2 * x.at_step, x.number, 'user', x.content
-      from session_messages m
-      join task_messages x on x.organisation_id = m.organisation_id and x.task_id = m.task_id
-     where m.organisation_id = %(org)s and m.session_id = %(session)s
-       and m.number >= %(first)s and m.number < %(number)s and x.at_step is not null
-    union all
-    select m.number, 2147483647, 0, 'assistant', t.answer
-      from session_messages m
-      join tasks t on t.organisation_id = m.organisation_id and t.task_id = m.task_id
-     where m.organisation_id = %(org)s and m.session_id = %(session)s
-       and m.number >= %(first)s and m.number < %(number)s
-       and t.status = 'succeeded'
-) said where content <> ''
+_BEFORE = f"""
+with of as (
+    select organisation_id, number, content, task_id from session_messages
+     where organisation_id = %(org)s and session_id = %(session)s
+       and number >= %(first)s and number < %(number)s
+)
+select role, content from ({TURNS}) said order by number, place, nth
 """
 
 
@@ -138,7 +118,7 @@ async def before(db: Database, organisation_id: UUID, session_id: UUID, number: 
                 ),
                 bound,
             ),
-            (f"{TURN} order by number, place, nth", bound),
+            (_BEFORE, bound),
         ],
     )
     digest, chars = (kept[0]["digest"], kept[0]["chars"]) if kept else ("", 0)

@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
         TokenLimitReached,
     )
     from workflows.failures import describe
+    from workflows.inbox import Inbox
     from workflows.loop import Loop
     from workflows.output import no_answer_obeyed
     from workflows.sub_agents import SubAgents
@@ -65,6 +66,7 @@ class AgentTask:
                 may_go_on=lambda: not self._paused,
             ),
         )
+        self._inbox = Inbox(task, self._loop, told=state.told)
         self._paused = state.paused
         self._was_paused = state.paused
         self._steering = state.steering
@@ -118,6 +120,11 @@ class AgentTask:
         self._steer(number, paused=False)
 
     @workflow.signal
+    def message(self, number: int) -> None:
+        """Read what was said to the task, before the next step."""
+        self._inbox.hear(number)
+
+    @workflow.signal
     def decided(self, call_id: str) -> None:
         """Look at what a person decided about a tool call."""
         self._tools.decided(call_id)
@@ -149,6 +156,7 @@ class AgentTask:
                     else tool_call_tokens(plan.tools, turn.parallel)
                 ),
                 out_of_time=self._out_of_time,
+                may_go_on=self._may_go_on,
             )
             answered = await self._call.run()
             loop.spoke(
@@ -163,7 +171,10 @@ class AgentTask:
             if answered.invalid is not None:
                 self._reject(answered.invalid)
             elif turn.purpose == "answer":
-                return answered
+                if not answered.charge.goes_on:
+                    return answered
+                loop.kept()
+                self._inbox.look()
             if workflow.cancellation_reason() is not None:
                 # The call was at its end when the wish to cancel arrived, and swallowed it.
                 raise asyncio.CancelledError
@@ -174,9 +185,13 @@ class AgentTask:
                 await self._use_tool(wanted[0][1])
 
     async def _between_steps(self) -> None:
-        """Wait while paused, keep the limits, and start a new run when this one is long."""
-        if self._paused or self._was_paused:
-            await self._pause()
+        """Wait while paused, read messages, keep limits, start a new run when this one is long."""
+        while True:
+            if self._paused or self._was_paused:
+                await self._pause()
+            if self._paused or not self._inbox.unread:
+                break
+            await self._inbox.read()
         limits = self._task.plan.limits
         if self._loop.step >= limits.max_steps:
             raise ApplicationError(
@@ -197,7 +212,10 @@ class AgentTask:
             run = workflow.info()
             await workflow.wait_condition(workflow.all_handlers_finished)
             state = self._loop.state(
-                paused=self._paused, steering=self._steering, started_at=self._started_at
+                paused=self._paused,
+                steering=self._steering,
+                told=self._inbox.told,
+                started_at=self._started_at,
             )
             workflow.continue_as_new(
                 self._task.model_copy(update={"state": state}),
@@ -241,6 +259,13 @@ class AgentTask:
                 call.name, digest=output.digest, chars=output.chars, ok=output.ok, place=place
             )
         self._show()
+
+    def _may_go_on(self, tokens: int) -> bool:
+        """Tell whether a step may follow one whose call has so many tokens."""
+        limits = self._task.plan.limits
+        if limits.max_tokens is not None and self._loop.tokens + tokens >= limits.max_tokens:
+            return False
+        return self._loop.step < limits.max_steps
 
     def _seconds_left(self) -> float | None:
         deadline = self._task.plan.limits.deadline_seconds

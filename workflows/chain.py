@@ -48,7 +48,8 @@ from workflows.waiting import wait_out
 __all__ = ["Answered", "ModelCall", "was_cancelled"]
 
 # What failed with one of these on one candidate may succeed on the next.
-_NEXT_CANDIDATE = frozenset({EngineDown.type(), RequestRefused.type(), ContextTooLong.type()})
+_NEXT_CANDIDATE = frozenset(
+)
 
 # Fallbacks and changes of model within one call, together.
 _MOST_CANDIDATES = 20
@@ -101,6 +102,7 @@ class ModelCall:
         prompt_chars: int,
         max_tokens: int,
         out_of_time: Callable[[], TaskError | None],
+        may_go_on: Callable[[int], bool],
     ) -> None:
         """Describe the call; nothing happens until `run`.
 
@@ -114,6 +116,8 @@ class ModelCall:
             prompt_chars: Length of that, in characters.
             max_tokens: Longest answer, in tokens.
             out_of_time: Gives the task's error once its deadline has passed.
+            may_go_on: Tells whether the task's limits leave room for a next step, after a call of
+                so many tokens.
         """
         self._layers = Layers(
             tenant=tenant, task_id=task_id, step=step, plan=plan, turn=turn, max_tokens=max_tokens
@@ -124,6 +128,7 @@ class ModelCall:
         self._digest = transcript_digest
         self._prompt_chars = prompt_chars
         self._out_of_time = out_of_time
+        self._may_go_on = may_go_on
         self._generation: str | None = None
         self.ended_task = False
 
@@ -230,6 +235,7 @@ class ModelCall:
                 tool_calls=found.tool_calls,
                 cache_hit=found.hit,
                 finish=self._finish(),
+                unless_told=self._may_go_on(0),
             ),
             f"answered by the cache, for nothing; {self._what(_chosen(found))}",
         )
@@ -267,6 +273,7 @@ class ModelCall:
                 cache_key=found.key if generated.invalid is None else None,
                 collections=self._plan.collections,
                 finish=self._finish(generated.invalid),
+                unless_told=self._may_go_on(used.prompt_tokens + used.completion_tokens),
                 error=self._invalid(generated.invalid),
             ),
             f"{chosen.model}: prompt {used.prompt_tokens} tokens, {used.completion_tokens} made, "
@@ -295,9 +302,9 @@ class ModelCall:
         running = self._layers.settle(settlement, summary)
         interrupted = await wait_out(running)
         charge = running.result()
-        self.ended_task = settlement.finish is not None
+        self.ended_task = settlement.finish is not None and not charge.goes_on
         # A call that ended its task was in time; any other one must not be followed by a next.
-        if interrupted is not None and settlement.finish is None:
+        if interrupted is not None and not self.ended_task:
             raise interrupted
         return charge
 

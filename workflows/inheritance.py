@@ -8,9 +8,9 @@ from decimal import Decimal
 
 from workflows.contracts import LoopState, TaskInput, ToolCall, Turn, Usage
 from workflows.loop import Loop
-from workflows.transcript import digest_of
+from workflows.transcript import digest_of, extend, said
 
-__all__ = ["CannotInherit", "PastCall", "PastStep", "inherit"]
+__all__ = ["CannotInherit", "PastCall", "PastMessage", "PastStep", "inherit"]
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,23 @@ class PastStep:
     Attributes:
         calls: The tool calls it chose, all of them, in their order.
         rejected: If it was an answer: why it did not obey the schema it had to; None if it did.
+        kept: It was an answer, and did not end the task, since something was said to that.
     """
 
     text: str
     model: str
     calls: tuple[PastCall, ...] = ()
     rejected: str | None = None
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class PastMessage:
+    """What was said to the task, and the first step that saw it."""
+
+    number: int
+    content: str
+    at_step: int
 
 
 class CannotInherit(Exception):
@@ -56,7 +67,9 @@ class CannotInherit(Exception):
         self.why = why
 
 
-def inherit(task: TaskInput, steps: Sequence[PastStep]) -> tuple[LoopState, Turn]:
+def inherit(
+    task: TaskInput, steps: Sequence[PastStep], messages: Sequence[PastMessage] = ()
+) -> tuple[LoopState, Turn]:
     """Return the state of a loop that took these steps, and what its next call is for.
 
     The very loop is walked through, so digest, counters and choices are those it had itself. What
@@ -65,12 +78,14 @@ def inherit(task: TaskInput, steps: Sequence[PastStep]) -> tuple[LoopState, Turn
     Args:
         task: The fork: its plan, and the digest of its own question.
         steps: The steps it inherits, from the first on.
+        messages: What was said to the other task until its next step began, in order.
 
     Raises:
         CannotInherit: No step can follow.
     """
     loop = Loop(task.plan, LoopState(digest=task.prompt_digest, chars=task.prompt_chars))
     for step in steps:
+        _hear(loop, messages)
         turn = loop.next_turn()
         loop.step += 1
         loop.spoke(
@@ -82,9 +97,12 @@ def inherit(task: TaskInput, steps: Sequence[PastStep]) -> tuple[LoopState, Turn
             usage=Usage(),
         )
         if turn.purpose == "answer":
-            if step.rejected is None:
+            if step.kept:
+                loop.kept()
+            elif step.rejected is not None:
+                loop.rejected(step.rejected)
+            else:
                 raise CannotInherit(loop.step, "answered")
-            loop.rejected(step.rejected)
             continue
         made = [step.calls[n - 1] for n, _ in loop.wants([past.call for past in step.calls])]
         for past in made:
@@ -97,6 +115,18 @@ def inherit(task: TaskInput, steps: Sequence[PastStep]) -> tuple[LoopState, Turn
                 ok=True,
                 place=past.place,
             )
+    _hear(loop, messages)
     state = loop.state(paused=False, started_at=None)
     lines = (f"steps 1 to {loop.step} inherited",) if steps else ()
     return state.model_copy(update={"lines": lines}), loop.next_turn()
+
+
+def _hear(loop: Loop, messages: Sequence[PastMessage]) -> None:
+    """Have the loop told of what was said before its next step."""
+    for message in messages:
+        if message.at_step == loop.step + 1:
+            loop.told(
+                number=message.number,
+                digest=extend(loop.digest, said("user", message.content)),
+                chars=len(message.content),
+            )

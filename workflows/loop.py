@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from workflows.contracts import LoopState, Plan, Rejected, ToolCall, ToolName, ToolUse, Turn, Usage
-from workflows.transcript import digest_of, extend
+from workflows.transcript import KEPT, digest_of, extend
 
 __all__ = ["Loop"]
 
@@ -35,8 +35,11 @@ class Loop:
         self._chose_to_answer = state.chose_to_answer
         self._rejected = state.rejected
         self._lines = deque(state.lines, maxlen=SHOWN_LINES)
+        self.messages = state.messages
 
-    def state(self, *, paused: bool, started_at: float | None, steering: int = 0) -> LoopState:
+    def state(
+        self, *, paused: bool, started_at: float | None, steering: int = 0, told: int = 0
+    ) -> LoopState:
         """Return what a next run of the workflow needs to go on."""
         return LoopState(
             step=self.step,
@@ -50,6 +53,8 @@ class Loop:
             tokens=self.tokens,
             model=self.model,
             lines=tuple(self._lines),
+            messages=self.messages,
+            told=max(told, self.messages),
             paused=paused,
             steering=steering,
             started_at=started_at,
@@ -137,6 +142,29 @@ class Loop:
         self._chose_to_answer = True
         self._rejected = (*self._rejected, Rejected(step=self.step, problem=problem))
         self._lines.append(f"{self.step}. the answer is not as it must be")
+
+    def kept(self) -> None:
+        """Take note that the answer did not end the task: something was said to it meanwhile."""
+        self.digest = extend(self.digest, KEPT)
+
+    def told(self, *, number: int, digest: str, chars: int) -> None:
+        """Take note of what was said to the task.
+
+        What was found out for another question need not be what this one takes: the agent chooses
+        anew, and may ask a tool the same again.
+
+        Args:
+            number: Of the newest message.
+            digest: Of the conversation with what was said.
+            chars: Length of what was said.
+        """
+        self.messages = number
+        self.digest = digest
+        self.chars += chars
+        self._asked.clear()
+        self._chose_to_answer = False
+        self._rejected = ()
+        self._lines.append(f"{self.step}. message {number} came")
 
     def heard(
         self, name: ToolName, *, digest: str, chars: int, ok: bool, place: int | None = None

@@ -12,15 +12,20 @@ from workflows.output import schema_text
 __all__ = ["first_turn", "headline", "plan_task"]
 
 
-def plan_task(task_id: UUID, tenant: Tenant, request: TaskRequest) -> TaskInput:
+def plan_task(
+    task_id: UUID, tenant: Tenant, request: TaskRequest, before: tuple[str, int] | None = None
+) -> TaskInput:
     """Return the input of a task's workflow.
 
     Args:
         task_id: The task's row must be on file.
         tenant: Who asks and pays.
         request: The request as it is on file: collections by id.
+        before: Digest and length of what was said before it in its session, if it is of one.
     """
     digest, chars = transcript.start(request.system, request.conversation())
+    if before is not None and before[0]:
+        digest, chars = transcript.extend(before[0], digest), before[1] + chars
     return TaskInput(
         task_id=task_id,
         tenant=tenant,

@@ -10,6 +10,7 @@ from workflows.ingest import IngestDocument
 from workflows.map_task import MapTask
 from workflows.register_tools import RegisterTools
 from workflows.scheduled_task import ScheduledTask
+from workflows.session import Session
 
 __all__ = ["PASSED_THROUGH", "WORKFLOWS"]
 
@@ -19,6 +20,7 @@ WORKFLOWS: Sequence[type] = (
     IngestDocument,
     RegisterTools,
     ScheduledTask,
+    Session,
     DeliverWebhook,
 )
 

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 
 from workflows.contracts import Message
 
-__all__ = ["digest_of", "extend", "start"]
+__all__ = ["KEPT", "digest_of", "extend", "said", "start"]
+
+# Takes the place of a digest where an answer becomes a turn of the conversation.
+KEPT = "kept"
 
 
 def digest_of(text: str) -> str:
@@ -30,3 +33,8 @@ def start(system: str | None, messages: Sequence[Message]) -> tuple[str, int]:
 def extend(digest: str, part: str) -> str:
     """Return the digest of a conversation after something with digest `part` was added."""
     return hashlib.sha256(f"{digest}:{part}".encode()).hexdigest()
+
+
+def said(role: str, text: str) -> str:
+    """Return the digest of a message that came after the conversation was submitted."""
+    return digest_of(json.dumps([role, text], ensure_ascii=True, separators=(",", ":")))

@@ -7,8 +7,6 @@ gap and repeats nothing. FastAPI puts a comment on the wire every 15 s of silenc
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,14 +17,13 @@ from fastapi import APIRouter, Depends, Header
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from api.authentication import Caller, parts_of
-from api.feeds import Feed, Item
 from api.openapi import answers
 from api.parts import Parts
 from api.problems import not_found
+from api.stream_waiting import next_items
 from api.task_views import StreamEvent
 from observability.metrics import sse_reader
 from store import tasks
-from store.errors import DatabaseUnavailable
 from store.events import read_events
 
 __all__ = ["router"]
@@ -35,7 +32,6 @@ router = APIRouter(tags=["tasks"])
 
 PartsOf = Annotated[Parts, Depends(parts_of)]
 
-_OUTAGE_PAUSE_S = 1.0
 _RECONNECT_MS = 500
 
 
@@ -124,30 +120,9 @@ async def stream_events(
         yield _gap(place.unknown)
     with sse_reader():
         async with parts.feeds.of(caller.organisation_id, task.task_id) as feed:
-            while (items := await _next(parts, feed, after)) is not None:
+            while (items := await next_items(parts, feed, after)) is not None:
                 for item in items:
                     after = item.seq
                     yield item.sent
                     if item.ends_task:
                         return
-
-
-async def _next(parts: Parts, feed: Feed, after: int) -> list[Item] | None:
-    """Wait for events; None when there will be no more, or this process ends."""
-    waiting = asyncio.ensure_future(feed.next(after))
-    stopping = asyncio.ensure_future(parts.stopping.wait())
-    try:
-        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            return None
-        return waiting.result() or None
-    except DatabaseUnavailable:
-        # Nothing is lost: the reader waits here, and goes on when it is back.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_OUTAGE_PAUSE_S):
-                await parts.stopping.wait()
-        return []
-    finally:
-        for future in (waiting, stopping):
-            future.cancel()
-        await asyncio.gather(waiting, stopping, return_exceptions=True)

@@ -332,10 +332,11 @@ end $$;
 -- Sessions with a message whose turn nobody seems to see to, of every organisation: not told to the
 -- workflow, or told a minute ago to one that was ended by hand.
 create function unsent_sessions(p_older_than interval, p_limit int)
-    returns table (organisation_id uuid, session_id uuid, number int)
+    returns table (organisation_id uuid, team_id uuid, session_id uuid, number int)
     language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
-    select m.organisation_id, m.session_id, max(m.number)
+    select m.organisation_id, s.team_id, m.session_id, max(m.number)
       from session_messages m
+      join sessions s on s.organisation_id = m.organisation_id and s.session_id = m.session_id
      where m.task_id is null and m.code is null
        and (m.sent_at is null and m.created_at < now() - p_older_than
             or m.sent_at < now() - interval '1 minute'
@@ -345,7 +346,7 @@ create function unsent_sessions(p_older_than interval, p_limit int)
                                  and t.task_id = r.task_id
                     where r.organisation_id = m.organisation_id and r.session_id = m.session_id
                       and r.number = m.number - 1 and t.finished_at is null))
-     group by m.organisation_id, m.session_id
+     group by m.organisation_id, s.team_id, m.session_id
      order by min(m.created_at) limit p_limit
 $$;
 

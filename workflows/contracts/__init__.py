@@ -29,6 +29,8 @@ from workflows.contracts.chain import (
     Usage,
     generation_key,
 )
+from workflows.contracts.housekeeping import (
+)
 from workflows.contracts.ingestion import (
     EmbedInput,
     EmbedOutput,
@@ -38,6 +40,7 @@ from workflows.contracts.ingestion import (
     SplitInput,
     SplitOutput,
 )
+from workflows.contracts.messages import TakeInput, Taken
 from workflows.contracts.request import (
     BUILT_IN_TOOLS,
     Approval,
@@ -46,8 +49,15 @@ from workflows.contracts.request import (
     Message,
     PriorityLevel,
     Sampling,
+    SessionRequest,
     TaskRequest,
     ToolUse,
+)
+from workflows.contracts.session import (
+    NextTurn,
+    SessionInput,
+    SessionOutcome,
+    session_workflow_id,
 )
 from workflows.contracts.task import (
     Call,
@@ -119,6 +129,7 @@ __all__ = [
     "LoopState",
     "Message",
     "Name",
+    "NextTurn",
     "Output",
     "Plan",
     "PriorityLevel",
@@ -127,10 +138,15 @@ __all__ = [
     "Registered",
     "Rejected",
     "Sampling",
+    "SessionInput",
+    "SessionOutcome",
+    "SessionRequest",
     "SettleInput",
     "Sha256",
     "SplitInput",
     "SplitOutput",
+    "TakeInput",
+    "Taken",
     "TaskError",
     "TaskInput",
     "TaskOutcome",
@@ -151,6 +167,7 @@ __all__ = [
     "Wire",
     "choice_tokens",
     "generation_key",
+    "session_workflow_id",
     "tool_call_tokens",
     "webhook_workflow_id",
 ]

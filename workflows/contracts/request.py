@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -14,10 +14,12 @@ __all__ = [
     "BUILT_IN_TOOLS",
     "Approval",
     "ApprovalWhen",
+    "Asking",
     "Limits",
     "Message",
     "PriorityLevel",
     "Sampling",
+    "SessionRequest",
     "TaskRequest",
     "ToolUse",
 ]
@@ -168,22 +170,13 @@ class Limits(Asked):
     )
 
 
-class TaskRequest(Asked):
-    """An agent task as a caller submits it. Give `input`, or `messages`, not both."""
+class Asking(Asked):
+    """What a task is asked with, besides the question."""
 
     agent: AgentName | None = Field(
         default=None,
         description="Take what this agent says, except for the fields given here: `name`, its "
         "latest version, or `name@version`.",
-    )
-    input: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=1_000_000,
-        description="What the agent should do; short for one user message. Characters.",
-    )
-    messages: tuple[Message, ...] = Field(
-        default=(), max_length=1000, description="A conversation that ends with a user message."
     )
     system: str | None = Field(
         default=None,
@@ -241,14 +234,32 @@ class TaskRequest(Asked):
     ] = Field(default_factory=dict, max_length=20, description="Free tags for attribution.")
 
     @model_validator(mode="after")
+    def _each_tool_once(self) -> Self:
+        names = [tool.name for tool in self.tools]
+        if len(names) != len(set(names)):
+            raise ValueError("a tool is named twice")
+        return self
+
+
+class TaskRequest(Asking):
+    """An agent task as a caller submits it. Give `input`, or `messages`, not both."""
+
+    input: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1_000_000,
+        description="What the agent should do; short for one user message. Characters.",
+    )
+    messages: tuple[Message, ...] = Field(
+        default=(), max_length=1000, description="A conversation that ends with a user message."
+    )
+
+    @model_validator(mode="after")
     def _one_question(self) -> TaskRequest:
         if (self.input is None) == (not self.messages):
             raise ValueError("give either input or messages")
         if self.messages and self.messages[-1].role != "user":
             raise ValueError("the last message must come from the user")
-        names = [tool.name for tool in self.tools]
-        if len(names) != len(set(names)):
-            raise ValueError("a tool is named twice")
         return self
 
     def conversation(self) -> tuple[Message, ...]:
@@ -256,3 +267,12 @@ class TaskRequest(Asked):
         if self.input is not None:
             return (Message(role="user", content=self.input),)
         return self.messages
+
+
+class SessionRequest(Asking):
+    """A conversation to begin: what each of its turns is asked with."""
+
+    def asking(self, content: str) -> TaskRequest:
+        """Return the request of a turn, by what its message says."""
+        said = self.model_dump(mode="json", exclude_unset=True)
+        return TaskRequest.model_validate({**said, "input": content})

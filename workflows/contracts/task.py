@@ -95,6 +95,10 @@ class LoopState(Wire):
     steering: int = Field(
         default=0, description="Number of the newest wish to pause or go on that was heard."
     )
+    messages: int = Field(
+        default=0, description="Number of the newest message in the conversation."
+    )
+    told: int = Field(default=0, description="Number of the newest message that was heard of.")
     started_at: float | None = Field(
         default=None, description="When the first run started, in Unix seconds."
     )

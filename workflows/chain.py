@@ -35,6 +35,8 @@ from workflows.contracts import (
 )
 from workflows.errors import (
     ContextTooLong,
+    EngineBusy,
+    EngineDenied,
     EngineDown,
     ModelChanged,
     OutputInvalid,
@@ -49,6 +51,7 @@ __all__ = ["Answered", "ModelCall", "was_cancelled"]
 
 # What failed with one of these on one candidate may succeed on the next.
 _NEXT_CANDIDATE = frozenset(
+    error.type() for error in (EngineDown, EngineBusy, EngineDenied, RequestRefused, ContextTooLong)
 )
 
 # Fallbacks and changes of model within one call, together.

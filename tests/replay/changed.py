@@ -45,6 +45,23 @@ class WithoutTools(AgentTask):
 
 
 @workflow.defn(name="AgentTask")
+class OneByOne(AgentTask):
+    """Calls of a step are made one after the other."""
+
+    @workflow.init
+    def __init__(self, task: TaskInput) -> None:
+        super().__init__(task)
+
+    @workflow.run
+    async def run(self, task: TaskInput) -> TaskOutcome:
+        return await super().run(task)
+
+    async def _use_tools(self, calls: list[tuple[int, ToolCall]]) -> None:
+        for call in calls:
+            await super()._use_tools([call])
+
+
+@workflow.defn(name="AgentTask")
 class WithAPause(AgentTask):
     """A timer before the loop."""
 

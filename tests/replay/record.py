@@ -21,7 +21,8 @@ from temporalio.client import Client
 
 from tests.chaos.victims import kill, pids_of
 from tests.integration.running import RunningStack
-from tests.integration.tasks.caller import Caller, choose, say, words
+from tests.integration.tasks.caller import Caller, choose, choose_all, say, words
+from tests.integration.tasks.services import DOCUMENT, HttpService
 from tests.replay.recorded import FOLDER, PAYLOAD_KEYS
 from workflows.client import connect_kwargs
 
@@ -36,9 +37,10 @@ Record = Callable[["Recorder"], Awaitable[str]]
 class Recorder:
     """A caller, and the stack it may break."""
 
-    def __init__(self, stack: RunningStack, caller: Caller) -> None:
+    def __init__(self, stack: RunningStack, caller: Caller, service: HttpService) -> None:
         self.stack = stack
         self.caller = caller
+        self.service = service
 
     async def ended(self, status: str, question: str, **fields: Any) -> str:
         """Run a task that must end in a given way; returns its workflow's id."""
@@ -229,6 +231,42 @@ async def _paused(recorder: Recorder) -> str:
     return f"task-{task_id}"
 
 
+async def _parallel(recorder: Recorder) -> str:
+    """Three calls at once, one of them once more; the worker dies when one of them is done."""
+    caller, service = recorder.caller, recorder.service
+    source = {"name": "svc", "kind": "openapi", "document": DOCUMENT, "base_url": service.url}
+    await caller.request("POST", "/v1/tools", json=source)
+    item = {"body": {"item": "tea", "count": 1}}
+    order = {"tool": "svc.order", "arguments": item}
+    calculate = [{"tool": "calculator", "expression": each} for each in ("6*7", "1+1")]
+    service.hold.set()
+    task_id = await caller.submit(
+        choose_all(calculate[0], order, calculate[0], calculate[1])
+        + choose({"tool": "answer"})
+        + say("Ordered, and 42."),
+        model=MODEL,
+        tools=[
+            {"name": "calculator", "approval": {"when": {"expression": "1*"}}},
+            {"name": "svc.order"},
+        ],
+        parallel_tool_calls=4,
+    )
+    async with caller.watch(task_id) as watcher:
+        await watcher.until(
+            lambda seen: {"tool.completed", "approval.requested"} <= {e.type for e in seen.events}
+        )
+        while not service.orders:
+            await asyncio.sleep(0.02)
+        kill(await pids_of("worker", recorder.stack, task_id))
+        path = f"/v1/tasks/{task_id}/approvals"
+        (asked,) = (await caller.request("GET", path)).json()["approvals"]
+        await caller.request("POST", f"{path}/{asked['call_id']}", json={"decision": "approve"})
+        service.hold.clear()
+        last = await watcher.to_end()
+    assert last.type == "task.succeeded", last
+    return f"task-{task_id}"
+
+
 KINDS: dict[str, Record] = {
     "approved": _approved,
     "budget": _budget,
@@ -239,6 +277,7 @@ KINDS: dict[str, Record] = {
     "ingestion": _ingestion,
     "output": _output,
     "output_invalid": _output_invalid,
+    "parallel": _parallel,
     "passages": _passages,
     "paused": _paused,
     "plain": _plain,
@@ -275,10 +314,19 @@ async def _save(client: Client, kind: str, workflow_id: str) -> None:
 
 async def record(kinds: list[str]) -> None:
     """Record tasks of the given kinds."""
-    with tempfile.TemporaryDirectory(prefix="overline-") as folder:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (
+        tempfile.TemporaryDirectory(prefix="overline-") as folder,
+        HttpService(port) as service,
+    ):
         stack = RunningStack(
             Path(folder) / "stack",
-            {"OVERLINE_MODELS": MODELS, "OVERLINE_PAYLOAD_KEYS": PAYLOAD_KEYS},
+            {
+                "OVERLINE_MODELS": MODELS,
+                "OVERLINE_PAYLOAD_KEYS": PAYLOAD_KEYS,
+                "OVERLINE_EGRESS_ALLOW": f"127.0.0.1:{port}",
+            },
         )
         try:
             stack.up()
@@ -287,7 +335,7 @@ async def record(kinds: list[str]) -> None:
                 update={"payload_keys": type(stack.settings.payload_keys)(PAYLOAD_KEYS)}
             )
             client = await Client.connect(settings.temporal_address, **connect_kwargs(settings))
-            recorder = Recorder(stack, caller)
+            recorder = Recorder(stack, caller, service)
             for kind in kinds:
                 await _save(client, kind, await KINDS[kind](recorder))
             await caller.http.aclose()

@@ -15,7 +15,7 @@ from temporalio.worker import Replayer
 
 from api.cli.replay import replay_history
 from deploy.worker import WORKFLOWS
-from tests.replay.changed import IngestTwice, WithALayerMore, WithAPause, WithoutTools
+from tests.replay.changed import IngestTwice, OneByOne, WithALayerMore, WithAPause, WithoutTools
 from tests.replay.record import KINDS
 from tests.replay.recorded import load, recorded_kinds, settings_of_recordings
 from workflows.client import data_converter
@@ -57,6 +57,9 @@ def test_recordings_are_of_what_their_names_say() -> None:
     assert activities["cached"]["gateway.settle"] == 2
     assert activities["approved"]["approvals.request"] == 1
     assert activities["approved"]["tools.calculator"] == 1
+    # One of the four calls was the same again; another one waited for a person.
+    assert activities["parallel"]["tools.calculator"] == 2
+    assert activities["parallel"]["tools.call"] == activities["parallel"]["approvals.request"] == 1
     assert activities["uncached"]["cache.look_up"] == 0
     assert events["paused"]["MARKER_RECORDED"] == 1
     assert events["paused"]["WORKFLOW_EXECUTION_SIGNALED"] == 2
@@ -70,12 +73,13 @@ def test_recordings_are_of_what_their_names_say() -> None:
     assert activities["output_invalid"]["generation.generate"] == 5
     for kind in ("budget", "refused", "step_limit", "output_invalid"):
         assert events[kind]["WORKFLOW_EXECUTION_FAILED"] == 1
-    attempts = [
-        event.activity_task_started_event_attributes.attempt
-        for event in load("resumed").events
-        if event.HasField("activity_task_started_event_attributes")
-    ]
-    assert max(attempts) > 1
+    for kind in ("parallel", "resumed"):
+        attempts = [
+            event.activity_task_started_event_attributes.attempt
+            for event in load(kind).events
+            if event.HasField("activity_task_started_event_attributes")
+        ]
+        assert max(attempts) > 1
 
 
 @pytest.mark.parametrize(
@@ -85,6 +89,7 @@ def test_recordings_are_of_what_their_names_say() -> None:
         (WithAPause, "plain"),
         (WithoutTools, "tools"),
         (WithoutTools, "resumed"),
+        (OneByOne, "parallel"),
         (IngestTwice, "ingestion"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,

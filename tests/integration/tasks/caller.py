@@ -45,6 +45,12 @@ def choose(choice: dict[str, str], **attributes: str | int | float) -> str:
     return f"[[call text={json.dumps(json.dumps(choice))}{more}]]"
 
 
+def choose_all(*choices: dict[str, Any], **attributes: str | int | float) -> str:
+    """Return a directive that has the scripted engine choose several calls in one step."""
+    more = "".join(f" {name}={value}" for name, value in attributes.items())
+    return f"[[call text={json.dumps(json.dumps(list(choices)))}{more}]]"
+
+
 def words(count: int) -> str:
     """Return a text of that many words, each unlike the others: a gap or a repeat shows."""
     return " ".join(f"w{number:03}" for number in range(count))

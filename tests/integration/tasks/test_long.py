@@ -23,7 +23,7 @@ from tests.chaos.victims import kill
 from tests.integration.api.conftest import serving
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
-from tests.integration.tasks.caller import Caller, Event, Watcher
+from tests.integration.tasks.caller import Caller, Event, Watcher, choose_all, say
 from tests.integration.tasks.histories import assert_replays, runs_of, size_of
 from tests.integration.tasks.long import MODEL, WINDOW_TOKENS, counted, counting
 from tests.integration.tasks.test_worker_versions import builds_of, make_current, working
@@ -308,3 +308,29 @@ async def test_a_wish_to_cancel_outlives_any_run_it_meets(
         assert ended["status"] == "cancelled", ended
         assert ended["steps"] < 40
     books.assert_nothing_held(caller.organisation_id)
+
+
+async def test_steps_of_several_calls_go_on_in_a_next_run(
+    stack: RunningStack, caller: Caller, books: Books
+) -> None:
+    """Which calls were made, and how often, is known to every run."""
+    steps = 10
+    both = [{"tool": "calculator", "expression": f"{{next}}+{more}"} for more in (0, 5)]
+    task = await caller.answered(
+        choose_all(*both) + say(ANSWER),
+        model=MODEL,
+        tools=[{"name": "calculator", "max_calls": 2 * steps}],
+        parallel_tool_calls=2,
+        limits={"max_steps": steps + 1},
+        cache="off",
+    )
+    assert (task["answer"], task["steps"]) == (ANSWER, steps + 1)
+    # Each step's numbers go on from the last result of the one before.
+    assert [call["result"] for call in (await caller.steps(task["id"]))[2]["chosen_calls"]] == [
+        "12+0 = 12",
+        "12+5 = 17",
+    ]
+    rows = books.rows("select call_id from tool_calls where task_id = %s", task["id"])
+    assert len(rows) == len({row["call_id"] for row in rows}) == 2 * steps
+    assert len(await runs_of(await _temporal(stack), f"task-{task['id']}")) > 1
+    await assert_replays(stack, [f"task-{task['id']}"])

@@ -202,6 +202,18 @@ async def test_one_directive_counts_on_from_the_newest_result(
         assert (await bench.run("", input_ids=ids))[1] == said
 
 
+async def test_results_of_calls_that_one_turn_asked_for_are_one_turn(
+    bench: Bench, tokenizer: ModelTokenizer
+) -> None:
+    script = "".join(f'[[say text="{n}"]]' for n in (1, 2, 3, 4))
+    told = "".join(
+        f"<|im_start|>user\nResult of a.tool: {result}<|im_end|>\n"
+        for result in ("(1) one", "also (2) two", "also (3) three", "(4) four")
+    )
+    prompt = f"{told}<|im_start|>user\n{script}<|im_end|>\n<|im_start|>assistant\n"
+    assert (await bench.run("", input_ids=tokenizer.encode(prompt, True)))[1] == "3"
+
+
 def test_a_prompt_survives_the_wire() -> None:
     prompt = Prompt(
         request_id="r@1",

@@ -31,6 +31,8 @@ _COMMANDS = {
     "refuse": ("api.cli.approvals", "refuse", "Have a tool call not be made, and say why."),
     "pause": ("api.cli.steer", "pause", "Have a task wait before its next step."),
     "resume": ("api.cli.steer", "resume", "Let a paused task go on."),
+    "message": ("api.cli.steer", "message", "Say something to a running task."),
+    "chat": ("api.cli.chat", "chat", "Hold a conversation, each turn of which is a task."),
     "fork": ("api.cli.steer", "fork", "Rerun a task from one of its steps, with a change."),
     "diff": ("api.cli.steer", "diff", "Compare two tasks step by step."),
     "why": ("api.cli.steer", "why", "Say why a task is not moving, and what to do."),
@@ -39,6 +41,11 @@ _COMMANDS = {
     "agent": ("api.cli.agents", "agents", "Apply, list and show agents that tasks can name."),
     "ingest": ("api.cli.ingest", "ingest", "Put files into a collection that tasks can search."),
     "schedule": ("api.cli.schedules", "schedule", "Have a task asked again and again."),
+    "housekeeping": (
+        "api.cli.housekeeping",
+        "housekeeping",
+        "Remove what is kept no longer, or say what would go.",
+    ),
     "psql": ("api.cli.psql", "psql", "Open the database, or run SQL on it, read-only."),
     "worker-version": (
         "api.cli.worker_version",

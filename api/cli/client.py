@@ -47,12 +47,14 @@ class TaskEvent:
         type: Kind of the event, such as "text" or "step.completed".
         step: Step it belongs to; 0 for the task itself.
         payload: Facts of this kind of event.
+        turn: In the stream of a session: number of the message whose turn it is.
     """
 
     id: str
     type: str
     step: int
     payload: dict[str, Any]
+    turn: int = 0
 
     @property
     def final(self) -> bool:
@@ -126,13 +128,42 @@ class ApiClient:
             ApiRefusal: The API refused.
             ApiUnreachable: It did not come back in time.
         """
+        lost = f"The task goes on: `overline watch {task_id}`."
+        for event in self._stream(f"/v1/tasks/{task_id}/events", after, give_up_after_s, lost):
+            yield event
+            if event.final:
+                return
+
+    def session_events(
+        self, session_id: UUID | str, *, first: int, give_up_after_s: float = 60.0
+    ) -> Iterator[TaskEvent]:
+        """Yield a session's events from a message on, until nobody asks for more of them.
+
+        Args:
+            session_id: The session.
+            first: Number of the message to begin with.
+            give_up_after_s: How long to try to reconnect, in seconds.
+
+        Raises:
+            ApiRefusal: The API refused.
+            ApiUnreachable: It did not come back in time.
+        """
+        path = f"/v1/sessions/{session_id}/events?from_message={first}"
+        lost = f"The session goes on: `overline chat --session {session_id}`."
+        for event in self._stream(path, None, give_up_after_s, lost):
+            yield event
+            if event.type == "session.closed":
+                return
+
+    def _stream(
+        self, path: str, after: str | None, give_up_after_s: float, lost: str
+    ) -> Iterator[TaskEvent]:
+        """Yield events, and come back to where they broke off."""
         lost_at: float | None = None
         while True:
             headers = {} if after is None else {"Last-Event-ID": after}
             try:
-                with self._http.sse(
-                    f"/v1/tasks/{task_id}/events", headers=headers, timeout=_STREAM_TIMEOUT_S
-                ) as source:
+                with self._http.sse(path, headers=headers, timeout=_STREAM_TIMEOUT_S) as source:
                     if source.response.status_code >= 400:
                         source.response.read()
                         _refuse(source.response)
@@ -142,15 +173,13 @@ class ApiClient:
                             continue
                         document = json.loads(event.data)
                         after = event.id or after
-                        parsed = TaskEvent(
+                        yield TaskEvent(
                             id=event.id,
                             type=event.event,
                             step=int(document.get("step") or 0),
                             payload=document.get("payload") or {},
+                            turn=int(document.get("turn") or 0),
                         )
-                        yield parsed
-                        if parsed.final:
-                            return
             except httpx2.TransportError:
                 pass  # the server or the network went away: come back where we were
             except ApiRefusal as refusal:
@@ -159,8 +188,8 @@ class ApiClient:
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > give_up_after_s:
                 raise ApiUnreachable(
-                    f"The event stream of task {task_id} was lost and did not come back in "
-                    f"{give_up_after_s:.0f} s. The task goes on: `overline watch {task_id}`."
+                    f"The stream of events was lost and did not come back in "
+                    f"{give_up_after_s:.0f} s. {lost}"
                 )
             time.sleep(0.5)
 

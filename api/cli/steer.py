@@ -1,7 +1,8 @@
-"""`overline pause`, `resume`, `fork`, `diff` and `why`."""
+"""`overline pause`, `resume`, `message`, `fork`, `diff` and `why`."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +24,7 @@ from api.cli.render import (
 from api.cli.watch import follow_accepted
 from settings import load_settings
 
-__all__ = ["diff", "fork", "pause", "resume", "why"]
+__all__ = ["diff", "fork", "message", "pause", "resume", "why"]
 
 TaskId = Annotated[str, typer.Argument(help="Task id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -39,6 +40,26 @@ def pause(task: TaskId, as_json: Json = False) -> None:
 def resume(task: TaskId, as_json: Json = False) -> None:
     """Let a paused task go on."""
     _steer("resume", task, as_json)
+
+
+def message(
+    task: TaskId,
+    text: Annotated[str, typer.Argument(help="What to say; `-` reads it from standard input.")],
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Saying it again with this key says it once.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say something to a running task; it is read before the task's next step."""
+    body = {"content": sys.stdin.read() if text == "-" else text}
+    # A key of our own makes the request safe to repeat when the answer gets lost.
+    headers = {"Idempotency-Key": idempotency_key or str(uuid7())}
+    with friendly(as_json), ApiClient(load_settings()) as api:
+        answer = api.post(f"/v1/tasks/{task}/messages", body, headers)
+    if as_json:
+        print_json(answer)
+    else:
+        console.print(f"message {answer['number']} of task {answer['task_id']} is queued")
 
 
 def _steer(verb: str, task: str, as_json: bool) -> None:

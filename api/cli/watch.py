@@ -12,7 +12,7 @@ from api.cli.client import ApiClient, TaskEvent
 from api.cli.render import called, complaints, console, friendly, print_json, steps_table
 from settings import load_settings
 
-__all__ = ["follow", "follow_accepted", "show_result", "watch"]
+__all__ = ["Screen", "follow", "follow_accepted", "show_result", "watch"]
 
 
 def watch(
@@ -51,7 +51,7 @@ def follow(api: ApiClient, task: UUID | str, *, as_json: bool, after: str | None
         as_json: Show nothing until the end, then one JSON object with task and steps.
         after: Id of the last event already seen.
     """
-    screen = _Screen()
+    screen = Screen()
     for event in api.events(task, after=after):
         if not as_json:
             screen.show(event)
@@ -102,13 +102,14 @@ def show_result(api: ApiClient, task: UUID | str, *, as_json: bool) -> bool:
     return succeeded
 
 
-class _Screen:
+class Screen:
     """Tokens go out as they come; notes about steps get lines of their own."""
 
     def __init__(self) -> None:
         self._mid_line = False
 
     def show(self, event: TaskEvent) -> None:
+        """Show an event, if it is one for people."""
         payload = event.payload
         if event.type == "text":
             if payload.get("channel") == "answer":

@@ -23,6 +23,7 @@ from typing import Any
 from temporalio.client import Client
 
 from inference.client import TritonClient
+from tests.benchmarks.fairness import fairness
 from tests.benchmarks.growth import growth, long_conversation
 from tests.benchmarks.interruption import one_call_killed
 from tests.benchmarks.limits import Cut, Limit
@@ -102,6 +103,10 @@ class Parts:
         """A worker that dies in call 37 of 50."""
         await one_call_killed(self.stack, caller, self.books, limit=limit, found=found)
 
+    async def fairness(self, caller: Caller, limit: Limit, found: Found) -> None:
+        """One call behind another team's many."""
+        await fairness(self.stack, self.books, limit=limit, found=found)
+
     async def storm(self, caller: Caller, limit: Limit, found: Found) -> None:
         """Tasks under kills of everything."""
         await storm(
@@ -130,6 +135,7 @@ def limits(chosen: argparse.Namespace) -> dict[str, float]:
         "conversation": 300.0,
         "readers": 120 + chosen.readers * 0.5,
         "call_killed": 180.0,
+        "fairness": 240.0,
         "storm": chosen.kill_seconds + 120 + chosen.tasks * CALLS * 0.4,
     }
     wished = dict(each.split("=") for each in chosen.limit)
@@ -214,7 +220,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=4711, help="of kills and cuts")
     parser.add_argument(
         "--parts",
-        default="growth,conversation,readers,call_killed,storm",
+        default="growth,conversation,readers,call_killed,fairness,storm",
         help="what to measure, by comma",
     )
     parser.add_argument(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -16,52 +13,10 @@ from temporalio.api.taskqueue.v1 import RateLimit
 from temporalio.api.workflowservice.v1 import UpdateTaskQueueConfigRequest
 from temporalio.client import Client
 
-from settings import Settings
-from store.provision import ALL_SCOPES, create_key, create_organisation, create_team
-from tests.integration.api.conftest import serving
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller, Refused, say, words
-from tests.integration.tasks.test_worker_versions import working
-
-MODEL = "scripted"
-#: What the scripted engine takes at a time; as many worker processes share it, one slot each.
-ENGINE_SLOTS = 1024
-
-
-@dataclass
-class Place:
-    """An API and a worker on queues of their own, where model calls have few slots."""
-
-    stack: RunningStack
-    settings: Settings
-    url: str
-    callers: list[Caller]
-
-    def team(self, *scopes: str) -> Caller:
-        """A tenant of its own, with a key that has more scopes than usual."""
-        admin = self.stack.admin_url
-        organisation = create_organisation(admin, f"turns {uuid4()}")
-        team = create_team(admin, organisation, "team")
-        key = create_key(admin, organisation, team, "key", scopes=(*ALL_SCOPES, *scopes))
-        made = Caller(self.url, key.token, organisation, key.key_id)
-        self.callers.append(made)
-        return made
-
-    @property
-    def queue(self) -> str:
-        return f"{self.settings.task_queue}-model-{MODEL}"
-
-
-@asynccontextmanager
-async def place(stack: RunningStack, slots: int) -> AsyncIterator[Place]:
-    changes = {"task_queue": f"turns-{uuid4().hex[:8]}", "workers": ENGINE_SLOTS // slots}
-    settings = stack.settings.model_copy(update=changes)
-    async with serving(settings) as api, working(settings):
-        made = Place(stack, settings, str(api.base_url), [])
-        yield made
-        for caller in made.callers:
-            await caller.http.aclose()
+from tests.integration.tasks.places import MODEL, place
 
 
 def _call(pace_ms: int = 4, **fields: Any) -> dict[str, Any]:

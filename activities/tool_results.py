@@ -61,13 +61,12 @@ class ToolResults:
         """Return how a call is to be made; or what came of it, if it is not to be made now."""
         organisation = call.tenant.organisation_id
         began = datetime.now(UTC)
-        if activity.info().attempt > 1:
-            # The attempt before may have got as far as its row.
-            earlier = await tools.recorded_result(
-                self._deps.db, organisation, call.task_id, call.call_id
-            )
-            if earlier is not None:
-                return _output(*earlier)
+        # An attempt before may have got as far as its row, or the workflow was reset to before it.
+        earlier = await tools.recorded_result(
+            self._deps.db, organisation, call.task_id, call.call_id
+        )
+        if earlier is not None:
+            return _output(*earlier)
         allowed = Allowed(call.tool_call.arguments)
         if not call.approval:
             return allowed

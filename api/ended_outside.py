@@ -49,11 +49,12 @@ async def close_ended_outside(parts: Parts) -> None:
 def _query() -> str:
     since = (datetime.now(UTC) - _LOOK_BACK).isoformat()
     # A workflow that is cancelled before its first line has run never runs it, and one whose
-    # input cannot be read fails there: those still say that they run.
+    # input cannot be read fails there: those still say that they run, or are paused.
     return (
         f'WorkflowType IN ("AgentTask", "MapTask") AND CloseTime > "{since}" AND '
         '(ExecutionStatus IN ("Terminated", "TimedOut") OR '
-        '(ExecutionStatus IN ("Canceled", "Failed") AND OverlineStatus = "running"))'
+        '(ExecutionStatus IN ("Canceled", "Failed") AND '
+        'OverlineStatus NOT IN ("succeeded", "failed", "cancelled")))'
     )
 
 
@@ -63,14 +64,21 @@ async def _close(parts: Parts, run: WorkflowExecution) -> bool:
     if organisation is None or run.status is None:
         return True
     how = run.status.name.lower().replace("_", " ")
+    try:
+        newest = await parts.temporal.get_workflow_handle(run.id).describe()
+    except (RPCError, RuntimeError):
+        return False
+    if newest.run_id != run.run_id:
+        # A reset ended this run and began that one: the task goes on, or ends, with it.
+        return True
     cancelled = run.status is WorkflowExecutionStatus.CANCELED
     error = TaskError(code=EndedOutside.code, message=f"the workflow was ended from outside: {how}")
     try:
         tenant, task_id = UUID(organisation), UUID(run.id.removeprefix("task-"))
         ended = await tasks.finish_task(
             parts.database,
-            UUID(organisation),
-            UUID(run.id.removeprefix("task-")),
+            tenant,
+            task_id,
             status="cancelled" if cancelled else "failed",
             answer=None,
             error=None if cancelled else error.model_dump(mode="json"),

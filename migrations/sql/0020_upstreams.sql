@@ -282,3 +282,18 @@ create or replace function book_attempts(
            count(*) filter (where pi is null) as unpriced
       from charged
 $$;
+
+-- Housekeeping empties the prompts of tasks that ended long ago: what upstreams were asked, too. It
+-- leaves an empty text, because they were asked something.
+create function forget_requests() returns trigger
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    update generations g set request = ''
+      from steps s
+     where s.organisation_id = new.organisation_id and s.task_id = new.task_id
+       and g.organisation_id = s.organisation_id and g.call_key = s.call_key and g.request <> '';
+    return null;
+end $$;
+create trigger forget_requests after update of content_removed_at on tasks
+    for each row when (new.content_removed_at is not null and old.content_removed_at is null)
+    execute function forget_requests();

@@ -21,7 +21,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # take half the time on two cores.
 WHOLE := tests/chaos tests/integration/tasks
 
-.PHONY: help demo up down test test-unit bench check install install-dev engine clean
+.PHONY: help demo up down test test-unit bench check install install-dev engine frameworks clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -36,7 +36,7 @@ up: engine ## Start the embedded stack in the foreground (ARGS="--detach" leaves
 down: install ## Stop the embedded stack
 	@$(BIN)/overline down $(ARGS)
 
-test: install-dev engine ## Lint, types and every test, on the real parts
+test: install-dev engine frameworks ## Lint, types and every test, on the real parts
 	@$(MAKE) --no-print-directory check
 	@if [ -n "$(ARGS)" ]; then exec $(BIN)/pytest $(ARGS); fi; \
 	echo '· pytest: whole tasks and kills beside all the rest, each on a stack of its own' >&2; \
@@ -59,6 +59,7 @@ check: install-dev ## ruff, mypy --strict, import-linter
 install: $(VENV)/.installed-harness
 install-dev: $(VENV)/.installed-dev
 engine: install $(VENV)/.installed-engine
+frameworks: $(VENV)/.installed-frameworks
 
 clean: ## Remove .venv and caches (the state folder stays)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
@@ -93,4 +94,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed-uv requirements/dev.txt pyproject.tom
 $(VENV)/.installed-engine: $(VENV)/.installed-uv deploy/local/engine-requirements.txt | install
 	@echo '[3/3] Installing the engine: Triton, llama.cpp and the models (some 600 MB)' >&2
 	@$(BIN)/python -P -m deploy.local.engine_env $(OVERLINE_ENGINE_ENV)
+	@touch $@
+
+# LangChain's and LlamaIndex's OpenAI classes, which want an older `openai` than the other tests.
+$(VENV)/.installed-frameworks: $(VENV)/.installed-uv requirements/frameworks.txt
+	@test -x $(VENV)/frameworks/bin/python || $(BIN)/uv venv --quiet $(VENV)/frameworks
+	@$(UV) sync --python $(VENV)/frameworks/bin/python --require-hashes requirements/frameworks.txt
 	@touch $@

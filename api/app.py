@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from temporalio.client import Plugin
 
 from api.body_guard import BodyGuard
+from api.call_recovery import sweep_orphans
 from api.codec_origin import CodecOrigin
 from api.edge import Edge
 from api.ended_outside import close_ended_outside
@@ -102,6 +103,7 @@ def create_app(
         parts.run_in_background(sweep_unsent_messages(parts))
         parts.run_in_background(sweep_unsent_sessions(parts))
         parts.run_in_background(close_ended_outside(parts))
+        parts.run_in_background(sweep_orphans(parts))
         parts.run_in_background(sweep_webhooks(parts))
         try:
             yield

@@ -61,7 +61,15 @@ class Embedded(Protocol):
 
 
 class Lane(Protocol):
-    """Opens calls."""
+    """Opens calls.
+
+    Attributes:
+        steady: Whether this process has long been known to live, without a break.
+    """
+
+    @property
+    def steady(self) -> bool:
+        """See there."""
 
     async def start(self) -> None:
         """Begin to say that this process lives."""

@@ -60,6 +60,9 @@ def serve(make_lane: MakeLane | None = None) -> int:
         app = create_app(
             settings, temporal_plugins=[tracing.temporal_plugin()], make_lane=make_lane
         )
-        server = Server(_config(app, settings), app.state.parts)
-        asyncio.run(server.serve())
+        config = _config(app, settings)
+        server = Server(config, app.state.parts)
+        # The loop that uvicorn would choose: uvloop, where it is installed.
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(server.serve())
     return 0 if server.started else 3

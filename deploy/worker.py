@@ -28,6 +28,7 @@ from activities.dependencies import Dependencies
 from activities.gateway import Gateway
 from activities.generation import Generation
 from activities.ingestion import Ingestion
+from activities.lane.recovery import CallRecovery
 from activities.maps import Maps
 from activities.messages import Messages
 from activities.passages import Passages
@@ -72,6 +73,7 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
     tools, ingestion = Tools(deps, passages), Ingestion(deps, passages)
     schedules, webhooks = Schedules(deps), Webhooks(deps)
     children = Children(deps)
+    recovery = CallRecovery(deps)
     return [
         gateway.admit,
         gateway.settle,
@@ -100,6 +102,8 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         schedules.file,
         schedules.started,
         schedules.ended,
+        recovery.finish,
+        recovery.end,
         webhooks.deliver,
         webhooks.give_up,
     ]

@@ -17,6 +17,7 @@ from store.text import jsonb, storable
 
 __all__ = [
     "Asked",
+    "BegunCandidate",
     "Closed",
     "Ending",
     "Known",
@@ -25,7 +26,9 @@ __all__ = [
     "Unauthenticated",
     "WrongScope",
     "abandon",
+    "begun_candidate",
     "close_call",
+    "end_call",
     "forget_process",
     "hand_over",
     "next_candidate",
@@ -116,6 +119,7 @@ class Known:
         conflict: the idempotency key belongs to another request.
         status: of its task.
         answer: None while it is being made.
+        repeatable: it has an idempotency key, by which its caller can ask for it again.
     """
 
     how: Literal["go", "cached", "earlier"]
@@ -133,6 +137,7 @@ class Known:
     saved_usd: Decimal = Decimal(0)
     stored: bool = True
     endpoint: str = ""
+    repeatable: bool = False
     input: dict[str, Any] = field(default_factory=dict)
 
 
@@ -334,13 +339,61 @@ async def read_call(db: Database, organisation_id: UUID, task_id: UUID) -> Known
         organisation_id,
         "select t.organisation_id, t.team_id, t.task_id, coalesce(s.model, c.model) as model,"
         " t.created_at, t.status, t.error, c.answer, c.usage, t.billed_usd, t.saved_usd, c.stored,"
-        " c.endpoint, t.input from tasks t"
+        " c.endpoint, t.input, t.idempotency_key is not null as repeatable from tasks t"
         " join calls c on c.organisation_id = t.organisation_id and c.task_id = t.task_id"
         " left join steps s on s.organisation_id = t.organisation_id and s.task_id = t.task_id"
         " where t.organisation_id = %s and t.task_id = %s",
         (organisation_id, task_id),
     )
     return Known(how="earlier", **rows[0]) if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class BegunCandidate:
+    """The candidate of a call that was asked last."""
+
+    generation_key: str
+    candidate: int
+    model: str
+    model_version: str
+    deployment: str
+
+
+async def begun_candidate(
+    db: Database, organisation_id: UUID, task_id: UUID
+) -> BegunCandidate | None:
+    """The candidate that was asked last; None when there is none."""
+    rows = await db.run(
+        organisation_id,
+        "select generation_key, candidate, model, model_version, deployment from generations"
+        " where organisation_id = %s and call_key = %s order by candidate desc limit 1",
+        (organisation_id, f"{task_id}:1"),
+    )
+    return BegunCandidate(**rows[0]) if rows else None
+
+
+async def end_call(
+    db: Database,
+    organisation_id: UUID,
+    task_id: UUID,
+    *,
+    outcome: Literal["failed", "cancelled"],
+    winner: str | None,
+    error: dict[str, Any] | None,
+    trace_id: str | None,
+) -> bool:
+    """Ends a call that nobody goes on with, by what is known of it; False when it had ended.
+
+    Args:
+        winner: the generation whose text its caller had; its tokens are billed.
+    """
+    rows = await db.call(
+        organisation_id,
+        "end_call",
+        "%s, %s, %s, %s, %s",
+        (task_id, outcome, winner, jsonb(error), trace_id),
+    )
+    return bool(rows[0]["f"])
 
 
 async def abandon(db: Database, key_id: UUID, key_digest: bytes, task_id: UUID) -> None:

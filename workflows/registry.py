@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workflows.agent_task import AgentTask
+from workflows.call_task import CallTask
 from workflows.deliver_webhook import DeliverWebhook
 from workflows.ingest import IngestDocument
 from workflows.map_task import MapTask
@@ -16,6 +17,7 @@ __all__ = ["PASSED_THROUGH", "WORKFLOWS"]
 
 WORKFLOWS: Sequence[type] = (
     AgentTask,
+    CallTask,
     MapTask,
     IngestDocument,
     RegisterTools,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -91,7 +92,13 @@ class FastLane:
     _doubtful: set[tuple[UUID, bytes, UUID]] = field(default_factory=set)
     _renewing: asyncio.Task[None] | None = None
     _renewed_once: asyncio.Event = field(default_factory=asyncio.Event)
+    _steady_since: float | None = None
     _leaving: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def steady(self) -> bool:
+        """Whether this process has said so for longer than others are waited for."""
+        return self._steady_since is not None and time.monotonic() - self._steady_since > LEASE_S
 
     async def start(self) -> None:
         """Begin to say that this process lives."""
@@ -331,8 +338,10 @@ class FastLane:
             try:
                 await calls.renew_process(self.deps.db, self.process_id, LEASE_S)
                 self._renewed_once.set()
+                self._steady_since = self._steady_since or time.monotonic()
                 await self._settle_doubts()
             except StoreError:
+                self._steady_since = None
                 await asyncio.sleep(0.2)
                 continue
             await asyncio.sleep(RENEW_EVERY_S)

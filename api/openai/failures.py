@@ -15,6 +15,7 @@ __all__ = ["openai_error", "problem_error"]
 
 log = logging.getLogger("overline.api")
 
+_REUSED = 422
 #: Longer than this the SDKs do not wait at all.
 _LONGEST_RETRY_S = 110
 
@@ -82,6 +83,8 @@ def _of_ours(error: errors.OverlineError) -> OpenAIError:
     return error_of(
         type(error),
         error.message,
+        # Asked again, it would be as wrong: a conflict that time does not end.
+        status=_REUSED if code == "idempotency_key_reused" else None,
         param=None if param is None else str(param),
         code=None if code is None else str(code),
         headers=(None if after is None else {"Retry-After": str(after), "x-should-retry": "true"}),

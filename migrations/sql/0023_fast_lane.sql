@@ -428,6 +428,19 @@ begin
                         c.cached_tokens, c.already_settled;
 end $$;
 
+-- Ends a call that nobody goes on with: its attempts are booked by what is known of them.
+create function end_call(
+    p_organisation uuid, p_task uuid, p_outcome text, p_winner text, p_error jsonb, p_trace text
+) returns boolean
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    perform from settle(p_organisation, p_task, 1, p_task || ':1', p_outcome, p_winner, null, null,
+        null, null, p_outcome, null, '{}', null, null, p_outcome, null, p_error, p_trace);
+    update calls c set process_id = null, ended_at = clock_timestamp()
+     where c.organisation_id = p_organisation and c.task_id = p_task and c.ended_at is null;
+    return found;
+end $$;
+
 -- Ends a call that was opened, if it was, though nobody heard of it: the connection was lost in
 -- between. No engine was asked.
 create function abandon_call(p_key uuid, p_digest bytea, p_task uuid) returns void

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from uuid import UUID
 
 from workflows.contracts.base import Wire
-from workflows.contracts.task import Tenant
+from workflows.contracts.task import TaskError, Tenant
 
-__all__ = ["CLIENT_GONE", "CallInput", "CallSpec", "Endpoint", "OnDisconnect"]
+__all__ = ["CLIENT_GONE", "CallEnd", "CallInput", "CallSpec", "Endpoint", "OnDisconnect"]
 
 #: With this word whoever makes a call is cancelled when its client has gone.
 CLIENT_GONE = "client gone"
@@ -93,3 +93,10 @@ class CallInput(Wire):
 
     tenant: Tenant
     task_id: UUID
+
+
+class CallEnd(CallInput):
+    """End a call that nobody goes on with."""
+
+    cancelled: bool = False
+    error: TaskError | None = None

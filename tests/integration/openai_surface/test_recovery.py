@@ -1,0 +1,113 @@
+"""The process that makes a call dies in the middle: its workflow ends it, and it is billed once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import openai
+
+from inference.client import TritonClient
+from tests.integration.openai_surface.conftest import client_of
+from tests.integration.running import RunningStack
+from tests.integration.tasks.books import Books
+from tests.integration.tasks.caller import Caller, say, words
+from tests.integration.tasks.histories import assert_replays
+from tests.upstream import registered, served
+
+LONG = words(60)
+
+
+async def interrupted(
+    stack: RunningStack, client: openai.AsyncOpenAI, *, after: int, **asked: Any
+) -> tuple[str, str]:
+    """Begin a stream, kill the API in the middle of it; returns the answer's id and the text."""
+    said = ""
+    own_id = ""
+    try:
+        async for chunk in await client.chat.completions.create(stream=True, **asked):
+            own_id = chunk.id
+            said += chunk.choices[0].delta.content or ""
+            if len(said) > after:
+                stack.kill("api")
+                after = 10**9
+    except (openai.APIError, httpx2.HTTPError):
+        pass
+    return own_id, said
+
+
+async def until_back(stack: RunningStack, client: openai.AsyncOpenAI, own_id: str) -> Any:
+    """Read an answer again, for as long as it takes to be there."""
+    for _ in range(400):
+        try:
+            return await client.chat.completions.retrieve(own_id)
+        except (openai.APIConnectionError, openai.ConflictError, openai.InternalServerError):
+            await asyncio.sleep(0.1)
+    raise AssertionError("no answer")
+
+
+async def test_calls_outlive_the_process_that_made_them(
+    own_stack: Callable[..., RunningStack], tmp_path: Any
+) -> None:
+    with served() as upstream:
+        stack = own_stack(**registered(tmp_path, upstream.url))
+        stack.up()
+        caller = Caller.made(stack.admin_url, stack.state().urls["api"])
+        async with (
+            client_of(caller) as client,
+            TritonClient(stack.settings.triton_urls[0]) as engine,
+        ):
+            books = Books(stack.admin_url, engine)
+            ours: Any = {
+                "model": "scripted",
+                "messages": [{"role": "user", "content": say(LONG, pace_ms=15)}],
+                "extra_headers": {"Idempotency-Key": "ours"},
+            }
+            own_id, said = await interrupted(stack, client, after=80, **ours)
+            assert 80 < len(said) < len(LONG)
+            kept = await until_back(stack, client, own_id)
+            assert kept.choices[0].message.content == LONG
+            repeated = await client.chat.completions.create(**ours)
+            assert (repeated.id, repeated.choices) == (own_id, kept.choices)
+            task_id = own_id.removeprefix("chatcmpl-")
+            rows = books.ledger(task_id)
+            assert [row["outcome"] for row in rows] == ["lost", "succeeded"]
+            await books.assert_attempts_equal(rows)
+            books.assert_no_call_ran_twice(rows)
+            assert kept.usage.completion_tokens == len(LONG) + 1
+
+            # An upstream cannot go on from the middle: it is asked again where somebody will ask.
+            asked: Any = {
+                "model": "mock-drip",
+                "messages": [{"role": "user", "content": "hi"}],
+                "extra_headers": {"Idempotency-Key": "theirs"},
+            }
+            other_id, said = await interrupted(stack, client, after=20, **asked)
+            assert 0 < len(said) < 128
+            kept = await until_back(stack, client, other_id)
+            assert kept.choices[0].message.content == "tok " * 32
+            rows = books.ledger(other_id.removeprefix("chatcmpl-"))
+            assert rows[-1]["outcome"] == "succeeded"
+            assert [row["billed_usd"] > 0 for row in rows] == [False] * (len(rows) - 1) + [True]
+
+            # Without a key nobody could ask for it: what was sent is accounted for, and it is over.
+            asked.pop("extra_headers")
+            lost_id, _ = await interrupted(stack, client, after=20, **asked)
+            for _ in range(400):
+                task = await caller.task(lost_id.removeprefix("chatcmpl-"))
+                if task["finished_at"] is not None:
+                    break
+                await asyncio.sleep(0.1)
+            assert task["status"] == "failed"
+            (row,) = books.ledger(lost_id.removeprefix("chatcmpl-"))
+            assert (row["billed_usd"], row["usage_source"]) == (0, "estimate")
+            assert row["output_tokens"] > 0
+            books.assert_nothing_held(caller.organisation_id)
+            ids = [own_id, other_id]
+            await assert_replays(
+                stack,
+                [f"task-{(await caller.task(i.removeprefix('chatcmpl-')))['id']}" for i in ids],
+            )
+        await caller.http.aclose()

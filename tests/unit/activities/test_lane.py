@@ -1,0 +1,141 @@
+"""Who may answer a call, what it can cost, what an engine is asked, and what a text becomes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from activities.lane.asking import Prompt, sampling_of
+from activities.lane.options import Option, cache_key, most_usd, options_of
+from activities.lane.runs import TextReader
+from inference.answers import Answer
+from inference.upstream.messages import Delta, ToolPiece
+from store.catalogue import Catalogue, Deployment, Model, Price, Route
+from workflows.contracts.call import CallSpec
+from workflows.errors import InvalidRequest, NotFound
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def catalogue() -> Catalogue:
+    ours = Model("ours", "1", 4096, 512, ("chat", "completion", "grammar", "json_schema"), "t", "-")
+    theirs = Model("up*", "1", 8192, 1024, ("chat", "tools", "json_schema"), "", "-")
+    free = Model("unpriced", "1", 8192, 1024, ("chat",), "", "-")
+    vectors = Model("vectors", "1", 256, 0, ("embedding",), "t", "-")
+    return Catalogue(
+        models={model.name: model for model in (ours, theirs, free, vectors)},
+        deployments={
+            "a": Deployment("a", "ours", "scripted", ("h:1",), "ours"),
+            "b": Deployment("b", "up*", "openai", ("http://u/v1",), ""),
+            "c": Deployment("c", "unpriced", "openai", ("http://u/v1",), ""),
+            "d": Deployment("d", "vectors", "onnx", ("h:1",), "vectors"),
+        },
+        prices={
+            "ours": Price("ours", Decimal(1), Decimal("0.5"), Decimal(2), LONG_AGO),
+            "up*": Price("up*", Decimal(1), Decimal(1), Decimal(2), LONG_AGO, Decimal(4)),
+            "vectors": Price("vectors", Decimal(1), Decimal(1), Decimal(0), LONG_AGO),
+        },
+        routes={"both": Route("both", "", ({"model": "ours"}, {"model": "up-x"}))},
+        digest="d",
+    )
+
+
+def spec(model: str = "both", **parameters: Any) -> CallSpec:
+    messages = [{"role": "user", "content": "hi"}]
+    return CallSpec("chat", model, messages=messages, parameters=parameters)
+
+
+def test_a_route_is_tried_in_its_order_and_a_wildcard_by_the_name_it_stands_for() -> None:
+    found = options_of(catalogue(), spec())
+    assert [(each.name, each.deployment.id) for each in found] == [("ours", "a"), ("up-x", "b")]
+    assert options_of(catalogue(), spec("up-anything"))[0].engine_model == "up-anything"
+
+
+def test_who_cannot_do_what_is_asked_is_left_out() -> None:
+    assert [each.name for each in options_of(catalogue(), spec(n=3))] == ["up-x"]
+    text = CallSpec("completions", "both", prompt="Once")
+    assert [each.name for each in options_of(catalogue(), text)] == ["ours"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "code"),
+    [
+        (spec("nobody"), "model", "model_not_found"),
+        (spec("vectors"), "model", "model_not_found"),
+        (spec("unpriced"), "model", "model_unpriced"),
+        (spec("ours", logprobs=True), "logprobs", "unsupported_parameter"),
+        (spec("ours", n=2), "n", "unsupported_parameter"),
+    ],
+)
+def test_what_nobody_can_is_refused_by_name(asked: CallSpec, param: str, code: str) -> None:
+    with pytest.raises((NotFound, InvalidRequest)) as refused:
+        options_of(catalogue(), asked)
+    assert refused.value.facts == {"param": param, "code": code}
+
+
+def test_the_most_a_call_costs_is_that_of_the_dearest_who_may_answer() -> None:
+    (ours,) = options_of(catalogue(), spec("ours", max_tokens=10))
+    assert most_usd([ours], spec("ours", max_tokens=10), prompt_tokens=7) == Decimal("0.000027000")
+    both = options_of(catalogue(), spec(max_tokens=10))
+    assert most_usd(both, spec(max_tokens=10), prompt_tokens=7) > Decimal("0.000040")
+    several = options_of(catalogue(), spec("up-x", max_tokens=10, n=2))
+    once = most_usd(several, spec("up-x", max_tokens=10), prompt_tokens=None)
+    twice = most_usd(several, spec("up-x", max_tokens=10, n=2), prompt_tokens=None)
+    assert twice - once == Decimal("0.000040")
+
+
+def test_only_what_has_one_answer_is_cached_unless_asked() -> None:
+    greedy = spec(temperature=0)
+    assert cache_key(greedy, "auto") == cache_key(spec(temperature=0), "auto")
+    assert cache_key(greedy, "auto") != cache_key(spec(temperature=0, seed=1), "auto")
+    assert cache_key(greedy, "off") is None
+    assert cache_key(spec(), "auto") is None
+    assert cache_key(spec(), "on") is not None
+    assert cache_key(spec(temperature=0, tools=[{}]), "auto") is None
+
+
+def test_a_grammar_ends_where_it_ends() -> None:
+    free = sampling_of(spec(stop="x", ignore_eos=True), Prompt([1], None, 9), ("</s>",))
+    assert (free.stop, free.temperature, free.max_tokens) == (("x", "</s>"), 1.0, 9)
+    bound = sampling_of(spec(stop="x"), Prompt([1], None, 9, grammar="root"), ("</s>",))
+    assert bound.stop == ()
+
+
+def read(texts: list[str], *, grammar: str | None) -> list[Delta]:
+    reader = TextReader(Prompt([1], None, 9, grammar=grammar))
+    found = [delta for text in texts for delta in reader.read(text)]
+    return [*found, *reader.end("stop")]
+
+
+def test_a_choice_is_told_when_it_is_whole_and_words_as_they_come() -> None:
+    *_, call, end = read(['{"tool": "f", ', '"arguments": {"x": 1}}'], grammar="root")
+    assert (call.tool_calls[0].name, call.tool_calls[0].arguments) == ("f", '{"x": 1}')
+    assert end.finish_reason == "tool_calls"
+    assert [delta.text for delta in read(["No ", "need"], grammar="root")] == ["No ", "need", ""]
+    assert read(['{"tool": "f'], grammar="root")[0].text == '{"tool": "f'
+    assert [delta.text for delta in read(["{", "}"], grammar=None)] == ["{", "}", ""]
+
+
+def test_an_answer_is_kept_and_told_again() -> None:
+    answer = Answer()
+    for delta in (
+        Delta(text="a"),
+        Delta(choice=1, text="b", finish_reason="length"),
+        Delta(tool_calls=(ToolPiece(0, "i", "f", '{"x"'),)),
+        Delta(tool_calls=(ToolPiece(0, arguments=":1}"), ToolPiece(1, "j", "g", "{}"))),
+        Delta(finish_reason="tool_calls"),
+    ):
+        answer.add(delta)
+    again = Answer.of(answer.document())
+    told = Answer()
+    for delta in again.deltas():
+        told.add(delta)
+    assert told.document() == answer.document()
+    assert [(c.id, c.name, c.arguments) for c in told.choices[0].calls] == [
+        ("i", "f", '{"x":1}'),
+        ("j", "g", "{}"),
+    ]
+    assert isinstance(options_of(catalogue(), spec())[0], Option)

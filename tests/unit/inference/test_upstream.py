@@ -7,6 +7,9 @@ import logging
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +24,9 @@ from inference.errors import (
     RequestRefused,
 )
 from inference.upstream.client import Upstream, UpstreamClient, Upstreams
+from inference.upstream.events import Events
+from inference.upstream.failures import failure_in_stream, failure_of_status, retry_after
+from inference.upstream.keys import UpstreamKeys
 from inference.upstream.messages import ChatFinal, ChatRequest, Delta
 from tests.upstream import Served, served
 
@@ -235,3 +241,86 @@ async def test_vectors(client: UpstreamClient) -> None:
     answer = await client.embeddings({"model": "e", "input": ["a", "b"]})
     assert len(msgspec.json.decode(answer.data)) == 2
     assert answer.usage.prompt_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "code"),
+    [
+        (402, b"", EngineDenied, "unpaid"),
+        (429, b'{"error": {"code": "insufficient_quota"}}', EngineDenied, "unpaid"),
+        (429, b"slow down", EngineBusy, "busy"),
+        (422, b'{"message": "no", "object": "error", "code": 422}', RequestRefused, "bad_request"),
+        (
+            400,
+            b'{"error": "This model\'s maximum context length is 8 tokens"}',
+            RequestRefused,
+            "prompt_too_long",
+        ),
+        (408, b"", EngineUnavailable, "unavailable"),
+        (502, b"<html>", EngineUnavailable, "unavailable"),
+        (529, b"[" * 100_000, EngineUnavailable, "unavailable"),
+        (501, b"null", EngineFailed, "engine_failed"),
+    ],
+)
+def test_a_status_and_a_body_make_an_error(
+    status: int, body: bytes, error: type[EngineError], code: str
+) -> None:
+    made = failure_of_status("u", status, {}, body, None)
+    assert (type(made), made.code) == (error, code)
+    assert made.told is not None
+    assert made.told.status == status
+
+
+def test_an_error_within_a_stream_has_the_status_it_names() -> None:
+    busy = failure_in_stream("u", {"message": "m", "code": "429"}, None)
+    assert (type(busy), busy.told and busy.told.status) == (EngineBusy, 429)
+    refused = failure_in_stream("u", {"message": "m", "type": "invalid_request_error"}, None)
+    assert isinstance(refused, RequestRefused)
+    assert isinstance(failure_in_stream("u", "words", None), EngineFailed)
+
+
+def test_retry_after_in_all_its_forms() -> None:
+    assert retry_after({"retry-after": "7"}) == 7
+    assert retry_after({"retry-after-ms": "250", "retry-after": "7"}) == 0.25
+    in_a_minute = format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True)
+    assert 55 < (retry_after({"retry-after": in_a_minute}) or 0) <= 60
+    assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0
+    for nothing in ({}, {"retry-after": "None"}, {"retry-after": "-3"}, {"retry-after": "inf"}):
+        assert retry_after(nothing) is None
+    assert retry_after({"retry-after": "1e9"}) == 3600
+
+
+def test_events_come_out_whole_however_the_bytes_come() -> None:
+    sent = b': hello\r\n\r\ndata: {"a":\r\ndata: 1}\r\n\r\nevent: x\ndata:2\n\ndata: 3\n'
+    for size in (1, 2, 3, 7, len(sent)):
+        events = Events()
+        found = [
+            data
+            for start in range(0, len(sent), size)
+            for data in events.feed(sent[start : start + size])
+        ]
+        assert [*found, *events.end()] == [b'{"a":\n1}', b"2", b"3"]
+    with pytest.raises(ValueError, match="longer"):
+        Events().feed(b"x" * 16_000_001)
+
+
+def test_keys_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    keys = UpstreamKeys(file)
+    assert keys.of(None) is None
+    with pytest.raises(EngineDenied, match="cannot be read"):
+        keys.of("a")
+    file.write_text('{"a": "sk-1"}')
+    assert keys.of("a") == "sk-1"
+    replaced = tmp_path / "new"
+    replaced.write_text('{"a": "sk-2"}')
+    replaced.replace(file)
+    assert keys.of("a") == "sk-2"
+    with pytest.raises(EngineDenied, match="no key 'b'"):
+        keys.of("b")
+    file.write_text('{"a": ["sk-3"]}')
+    with pytest.raises(EngineDenied) as refused:
+        keys.of("a")
+    assert "sk-3" not in "".join(traceback.format_exception(refused.value))
+    with pytest.raises(EngineDenied):
+        UpstreamKeys(None).of("a")

@@ -26,7 +26,7 @@ _SWEEP_EVERY_S = 5.0
 
 
 async def steer(parts: Parts, organisation_id: UUID, task_id: UUID, *, paused: bool) -> None:
-    """Have a task pause before its next step, or go on.
+    """Have a task, and all below it, pause before the next step, or go on.
 
     Raises:
         ProblemError: The task has ended (409).
@@ -34,13 +34,13 @@ async def steer(parts: Parts, organisation_id: UUID, task_id: UUID, *, paused: b
     verdict = await steering.steer_task(parts.database, organisation_id, task_id, paused=paused)
     if verdict.ended:
         raise ProblemError(errors.Conflict, "The task has ended: there is nothing to steer.")
-    wish = await steering.unsent_wish(parts.database, organisation_id, task_id)
-    if wish is not None:
+    for wish in await steering.unsent_of_tree(parts.database, organisation_id, task_id):
         try:
             await _send(parts, wish)
         except ProblemError:
             # It is noted: the sweeper sends it when Temporal is back.
-            log.warning("a wish could not be sent yet", extra={"task_id": str(task_id)})
+            log.warning("a wish could not be sent yet", extra={"task_id": str(wish.task_id)})
+            break
 
 
 async def sweep_unsent(parts: Parts) -> None:

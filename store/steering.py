@@ -8,7 +8,7 @@ from uuid import UUID
 
 from store.database import Database
 
-__all__ = ["Steered", "Wish", "mark_sent", "steer_task", "unsent_wish", "unsent_wishes"]
+__all__ = ["Steered", "Wish", "mark_sent", "steer_task", "unsent_of_tree", "unsent_wishes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,20 @@ async def steer_task(
     return Steered(**rows[0])
 
 
-async def unsent_wish(db: Database, organisation_id: UUID, task_id: UUID) -> Wish | None:
-    """The task's newest wish, if nobody has confirmed it as sent."""
+async def unsent_of_tree(db: Database, organisation_id: UUID, task_id: UUID) -> list[Wish]:
+    """The newest wishes of a task and of all below it that nobody has confirmed as sent."""
     rows = await db.run(
         organisation_id,
-        "select organisation_id, task_id, paused, number from task_steering"
-        " where organisation_id = %s and task_id = %s and number > sent_number",
+        "select w.organisation_id, w.task_id, w.paused, w.number"
+        " from tasks t join tasks a on a.organisation_id = t.organisation_id"
+        " and (a.task_id = t.task_id or (a.root_task_id = t.root_task_id"
+        " and a.parent_task_id is not null and t.task_id = any (a.ancestors)))"
+        " join task_steering w on w.organisation_id = a.organisation_id and w.task_id = a.task_id"
+        " where t.organisation_id = %s and t.task_id = %s and w.number > w.sent_number"
+        " and a.finished_at is null order by w.task_id",
         (organisation_id, task_id),
     )
-    return Wish(**rows[0]) if rows else None
+    return [Wish(**row) for row in rows]
 
 
 async def mark_sent(db: Database, organisation_id: UUID, task_id: UUID, number: int) -> None:

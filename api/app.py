@@ -19,6 +19,7 @@ from temporalio.client import Plugin
 from api.body_guard import BodyGuard
 from api.call_recovery import sweep_orphans
 from api.codec_origin import CodecOrigin
+from api.deciding import sweep_untold
 from api.edge import Edge
 from api.ended_outside import close_ended_outside
 from api.error_handlers import add_error_handlers
@@ -100,6 +101,7 @@ def create_app(
         await parts.start()
         parts.run_in_background(sweep_unstarted(parts))
         parts.run_in_background(sweep_unsent(parts))
+        parts.run_in_background(sweep_untold(parts))
         parts.run_in_background(sweep_unsent_messages(parts))
         parts.run_in_background(sweep_unsent_sessions(parts))
         parts.run_in_background(close_ended_outside(parts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -33,6 +33,15 @@ class Approval:
     def effective(self) -> dict[str, Any]:
         """The arguments the call is made with: the person's, where they changed them."""
         return self.arguments if self.decided_arguments is None else self.decided_arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """A decision that nobody has confirmed as told to its workflow."""
+
+    organisation_id: UUID
+    task_id: UUID
+    call_id: str
 
 
 _COLUMNS = (
@@ -125,3 +134,24 @@ async def are_waiting(db: Database, organisation_id: UUID, task_id: UUID) -> boo
         (organisation_id, task_id),
     )
     return bool(rows[0]["waiting"])
+
+
+async def mark_told(db: Database, organisation_id: UUID, task_id: UUID, call_id: str) -> None:
+    """Notes that the workflow has heard of a decision."""
+    await db.run(
+        organisation_id,
+        "update approvals set told = true where organisation_id = %s and task_id = %s"
+        " and call_id = %s and decision is not null",
+        (organisation_id, task_id, call_id),
+    )
+
+
+async def untold_decisions(
+    db: Database, *, older_than: timedelta = timedelta(seconds=3), limit: int = 100
+) -> list[Untold]:
+    """Decisions of every organisation that were not told, oldest first.
+
+    For the sweeper: telling one twice is harmless, a workflow looks at the row.
+    """
+    rows = await db.run_untenanted("select * from untold_decisions(%s, %s)", (older_than, limit))
+    return [Untold(**row) for row in rows]

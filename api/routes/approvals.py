@@ -10,9 +10,9 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from api.authentication import Caller, parts_of
+from api.deciding import tell
 from api.json_body import json_body, request_body
 from api.openapi import answers
-from api.orchestrator import Orchestrator
 from api.parts import Parts
 from api.problems import ProblemError, not_found
 from store import approvals, tasks
@@ -122,7 +122,7 @@ async def decide(
     if verdict == "other":
         raise ProblemError(errors.Conflict, "This call was decided otherwise already.")
     # Also when it was decided before: whoever decided may have died before they could tell.
-    await Orchestrator(parts.temporal, parts.settings).tell_decided(task_id, call_id)
+    await tell(parts, caller.organisation_id, task_id, call_id)
     return _view(await _decided(parts, caller, task_id, call_id))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.victims import kill, pids_of
+from tests.integration.api.conftest import serving
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller, Refused, choose, say
@@ -135,6 +136,62 @@ async def test_a_deadline_ends_the_wait(caller: Caller) -> None:
     assert (task["status"], task["error"]["code"]) == ("failed", "OVL-3005")
 
 
+async def test_the_same_decision_sent_to_two_api_processes_is_answered_alike_by_both(
+    caller: Caller, stack: RunningStack
+) -> None:
+    """Neither process remembers anything: the second one answers 200 with the decision that is."""
+    task_id = await begin(caller)
+    call_id = (await waiting(caller, task_id))["call_id"]
+    async with serving(stack.settings) as second:
+        there = Caller(str(second.base_url), caller.token, caller.organisation_id, caller.key_id)
+        answers = await asyncio.gather(
+            *(decide(who, task_id, call_id, decision="approve") for who in (caller, there) * 3)
+        )
+        assert all(answer == answers[0] for answer in answers)
+        assert (await caller.ended(task_id))["status"] == "succeeded"
+        assert await decide(there, task_id, call_id, decision="approve") == answers[0]
+        await there.http.aclose()
+    (first, _) = await caller.steps(task_id)
+    assert [call["attempt"] for call in first["tool_calls"]] == [1]
+
+
+async def test_a_decision_is_about_one_call_with_its_arguments_and_about_no_other(
+    caller: Caller,
+) -> None:
+    """Whatever a model calls its calls: ids are ours, and another call has another one."""
+    question = (
+        f"{time.monotonic_ns()} "
+        + choose({"tool": "calculator", "expression": "6*7"})
+        + choose({"tool": "calculator", "expression": "6*8"})
+        + say("Done.")
+    )
+    uses = [{"name": "calculator", "max_calls": 2, "approval": "always"}]
+    task_id = await caller.submit(question, model=MODEL, tools=uses, cache="off")
+    first = await waiting(caller, task_id)
+    await decide(caller, task_id, first["call_id"], decision="approve")
+    deadline = time.monotonic() + 60
+    while (second := await waiting(caller, task_id))["call_id"] == first["call_id"]:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    assert second["arguments_sha256"] != first["arguments_sha256"]
+    # What was decided of the first says nothing of the second, however often it is said.
+    again = await decide(caller, task_id, first["call_id"], decision="approve")
+    assert again["call_id"] == first["call_id"]
+    assert (await caller.task(task_id))["waiting_for"] == "approval"
+    # An id with the digest of other arguments is none.
+    forged = second["call_id"].rpartition(":")[0] + ":" + first["call_id"].rpartition(":")[2]
+    with pytest.raises(Refused) as refused:
+        await decide(caller, task_id, forged, decision="approve")
+    assert refused.value.status == 404
+    await decide(caller, task_id, second["call_id"], decision="refuse", reason="enough")
+    assert (await caller.ended(task_id))["status"] == "succeeded"
+    one, two, *_ = await caller.steps(task_id)
+    assert (one["tool_result"], two["tool_result"]) == (
+        "6*7 = 42",
+        "a person refused this call: enough",
+    )
+
+
 async def test_two_people_who_decide_at_once_get_one_decision(caller: Caller, books: Books) -> None:
     task_id = await begin(caller)
     call_id = (await waiting(caller, task_id))["call_id"]
@@ -151,3 +208,23 @@ async def test_two_people_who_decide_at_once_get_one_decision(caller: Caller, bo
         call_id,
     )
     assert row["n"] == 1
+
+
+async def test_a_decision_that_was_noted_and_not_told_is_told_by_the_sweeper(
+    caller: Caller, books: Books
+) -> None:
+    """As if the API had died between the row and the signal; the workflow sleeps for long."""
+    task_id = await begin(caller)
+    call_id = (await waiting(caller, task_id))["call_id"]
+    books.rows(
+        "select f.* from (select set_config('overline.organisation_id', %s, true)) b (o)"
+        " cross join lateral decide_approval(b.o::uuid, %s, %s, 'approve', null, null, %s) f",
+        str(caller.organisation_id),
+        task_id,
+        call_id,
+        caller.key_id,
+    )
+    assert (await caller.ended(task_id))["status"] == "succeeded"
+    # By itself it would have looked after a minute, and then ever more seldom.
+    (row,) = books.rows("select told from approvals where call_id = %s", call_id)
+    assert row["told"]

@@ -24,6 +24,7 @@ from tests.integration.running import RunningStack
 from tests.integration.tasks.caller import Caller, choose, choose_all, say, words
 from tests.integration.tasks.services import DOCUMENT, HttpService
 from tests.replay.recorded import FOLDER, PAYLOAD_KEYS
+from tests.upstream import registered, served
 from workflows.client import connect_kwargs
 
 MODELS = "scripted,smollm2-135m-instruct,all-minilm-l6-v2"
@@ -101,6 +102,11 @@ async def _cached(recorder: Recorder) -> str:
 
 async def _uncached(recorder: Recorder) -> str:
     return await recorder.ended("succeeded", say("Warm."), sampling={"temperature": 0.5})
+
+
+async def _denied(recorder: Recorder) -> str:
+    """An upstream that does not take our key, and the model behind it that answers instead."""
+    return await recorder.ended("succeeded", say("Caught."), model=None, route="after-401")
 
 
 async def _cancelled(recorder: Recorder) -> str:
@@ -231,6 +237,37 @@ async def _paused(recorder: Recorder) -> str:
     return f"task-{task_id}"
 
 
+async def _message(recorder: Recorder) -> str:
+    """Told something after its first step, and again while it answers."""
+    caller = recorder.caller
+    question = choose({"tool": "calculator", "expression": "1+1"}, pace_ms=20)
+    tools = [{"name": "calculator", "max_calls": 2}]
+    task_id = await caller.submit(question, model=MODEL, cache="off", tools=tools)
+    path = f"/v1/tasks/{task_id}/messages"
+    async with caller.watch(task_id) as watcher:
+        await watcher.until(lambda seen: any(e.step == 1 for e in seen.events))
+        first = {"content": "Take your time. " + say(words(60), pace_ms=10)}
+        await caller.request("POST", path, json=first)
+        await watcher.until(lambda seen: len(seen.text(seen.events[-1].step)) > 100)
+        await caller.request("POST", path, json={"content": "And? " + say("Told.")})
+        assert (await watcher.to_end()).type == "task.succeeded"
+    return f"task-{task_id}"
+
+
+async def _session(recorder: Recorder) -> str:
+    """Two turns, the second of which fails, and closed."""
+    caller = recorder.caller
+    begun = await caller.request("POST", "/v1/sessions", json={"model": MODEL})
+    path = f"/v1/sessions/{begun.json()['id']}"
+    for content in (say("Hello."), say("x", unheard_of=1)):
+        await caller.request("POST", f"{path}/messages", json={"content": content})
+    await caller.request("DELETE", path)
+    async with caller.http.sse(f"{path}/events") as source:
+        kinds = [event.event async for event in source if event.data]
+    assert [kind for kind in kinds if kind.startswith("task.")][-1] == "task.failed"
+    return f"session-{begun.json()['id']}"
+
+
 async def _parallel(recorder: Recorder) -> str:
     """Three calls at once, one of them once more; the worker dies when one of them is done."""
     caller, service = recorder.caller, recorder.service
@@ -267,14 +304,35 @@ async def _parallel(recorder: Recorder) -> str:
     return f"task-{task_id}"
 
 
+async def _webhook(recorder: Recorder) -> str:
+    """Delivered at the second attempt."""
+    caller, url = recorder.caller, f"{recorder.service.url}/flaky"
+    task_id = await caller.submit(say("Told."), model=MODEL, webhook={"url": url})
+    await caller.ended(task_id)
+    while True:
+        answer = await caller.request("GET", f"/v1/tasks/{task_id}/webhooks")
+        (delivery,) = answer.json()["deliveries"]
+        if delivery["state"] == "delivered":
+            return f"webhook-{delivery['id']}"
+        await asyncio.sleep(0.1)
+
+
+async def _housekeeping(recorder: Recorder) -> str:
+    recorder.stack.json("housekeeping")
+    return "housekeeping-by-hand"
+
+
 KINDS: dict[str, Record] = {
     "approved": _approved,
     "budget": _budget,
     "cached": _cached,
     "cancelled": _cancelled,
     "cancelled_waiting": _cancelled_waiting,
+    "denied": _denied,
     "fallback": _fallback,
+    "housekeeping": _housekeeping,
     "ingestion": _ingestion,
+    "message": _message,
     "output": _output,
     "output_invalid": _output_invalid,
     "parallel": _parallel,
@@ -284,9 +342,11 @@ KINDS: dict[str, Record] = {
     "refused": _refused,
     "resumed": _resumed,
     "scheduled": _scheduled,
+    "session": _session,
     "step_limit": _step_limit,
     "tools": _tools,
     "uncached": _uncached,
+    "webhook": _webhook,
 }
 
 
@@ -319,6 +379,7 @@ async def record(kinds: list[str]) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="overline-") as folder,
         HttpService(port) as service,
+        served() as upstream,
     ):
         stack = RunningStack(
             Path(folder) / "stack",
@@ -326,6 +387,7 @@ async def record(kinds: list[str]) -> None:
                 "OVERLINE_MODELS": MODELS,
                 "OVERLINE_PAYLOAD_KEYS": PAYLOAD_KEYS,
                 "OVERLINE_EGRESS_ALLOW": f"127.0.0.1:{port}",
+                **registered(Path(folder) / "operator", upstream.url),
             },
         )
         try:

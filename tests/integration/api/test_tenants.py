@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -25,6 +26,8 @@ async def _same_as_random(
             method, path.format(id=identifier), headers=tenant.headers, **request
         )
         facts = response.json() | {"request_id": ""}
+        if isinstance(facts.get("error"), dict):
+            facts["error"] = facts["error"] | {"request_id": ""}
         answers.append((response.status_code, facts))
     assert answers[0] == answers[1], path
     assert answers[0][0] == 404, path
@@ -53,7 +56,18 @@ async def test_another_tenants_ids_are_like_random_ones(
     own = (await api.post("/v1/tasks", json={"input": "?"}, headers=other_tenant.headers)).json()[
         "id"
     ]
+    begun = await api.post("/v1/sessions", json={"model": MODEL}, headers=tenant.headers)
+    session = begun.json()["id"]
+    said = {"json": {"content": "hello"}}
     decided = {"json": {"decision": "approve"}}
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+    chatted = await api.post("/v1/chat/completions", json=chat, headers=tenant.headers)
+    asked = {"model": MODEL, "input": "hi"}
+    responded = await api.post("/v1/responses", json=asked, headers=tenant.headers)
+    own_ids = {
+        "chatcmpl-": UUID(hex=chatted.json()["id"].removeprefix("chatcmpl-")),
+        "resp_": UUID(hex=responded.json()["id"].removeprefix("resp_")),
+    }
     checks: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {
         ("get", "/v1/tasks/{task_id}"): ("/v1/tasks/{id}", task.id, {}),
         ("get", "/v1/tasks/{task_id}/steps"): ("/v1/tasks/{id}/steps", task.id, {}),
@@ -96,6 +110,29 @@ async def test_another_tenants_ids_are_like_random_ones(
             task.id,
             {},
         ),
+        ("get", "/v1/tasks/{task_id}/messages"): ("/v1/tasks/{id}/messages", task.id, {}),
+        ("post", "/v1/tasks/{task_id}/messages"): ("/v1/tasks/{id}/messages", task.id, said),
+        ("get", "/v1/sessions/{session_id}"): ("/v1/sessions/{id}", session, {}),
+        ("delete", "/v1/sessions/{session_id}"): ("/v1/sessions/{id}", session, {}),
+        ("get", "/v1/sessions/{session_id}/events"): ("/v1/sessions/{id}/events", session, {}),
+        ("get", "/v1/sessions/{session_id}/messages"): ("/v1/sessions/{id}/messages", session, {}),
+        ("post", "/v1/sessions/{session_id}/messages"): (
+            "/v1/sessions/{id}/messages",
+            session,
+            said,
+        ),
+        ("get", "/v1/chat/completions/{completion_id}"): (
+            "/v1/chat/completions/chatcmpl-{id}",
+            own_ids["chatcmpl-"],
+            {},
+        ),
+        ("get", "/v1/responses/{response_id}"): (
+            "/v1/responses/resp_{id}",
+            own_ids["resp_"],
+            {},
+        ),
+        # Models are the same for everybody.
+        ("get", "/v1/models/{model}"): ("/v1/models/{id}", "no-such-model", {}),
         ("get", "/v1/agents/{name}"): ("/v1/agents/{id}", agent, {}),
         ("get", "/v1/agents/{name}/versions"): ("/v1/agents/{id}/versions", agent, {}),
         ("post", "/v1/agents/{name}/archive"): ("/v1/agents/{id}/archive", agent, {}),
@@ -214,4 +251,6 @@ async def test_a_key_does_only_what_its_scopes_say(api: httpx2.AsyncClient, admi
             key = keys["tasks" if "/spend" in path else "spend"]
             url = re.sub(r"\{\w+\}", str(uuid7()), path)
             response = await api.request(verb.upper(), url, headers=key.headers)
-            assert (response.status_code, response.json()["code"]) == (403, "OVL-2003"), url
+            told = response.json()
+            code = told["error"]["overline_code"] if "error" in told else told["code"]
+            assert (response.status_code, code) == (403, "OVL-2003"), url

@@ -10,6 +10,7 @@ from activities.cache import cache_key
 from activities.transcript import Unit, conversation_units, newest_question
 from activities.trimming import trim
 from inference.templates import ChatMessage, encode_chat
+from store.conversations import Earlier, SaidTo
 from store.tasks import ChosenCall, StepRecord, Transcript
 from workflows.contracts import LookUpInput, Plan, Sampling, Tenant, ToolUse, Turn
 
@@ -163,6 +164,57 @@ def test_never_over_the_limit_and_everything_is_accounted_for(tokenizer, texts, 
         assert len(trimmed.prompt) <= limit
         assert len(trimmed.parts) == len(units)
         assert trimmed.parts[-1].kept
+
+
+def told(*messages):
+    return [SaidTo(number, text, at_step) for number, (text, at_step) in enumerate(messages, 1)]
+
+
+def answered(number, text):
+    return StepRecord(step=number, text=text, calls=[], answered=True)
+
+
+def test_what_was_said_to_a_task_stands_where_it_was_taken_in():
+    conversation = Transcript(
+        input={"input": "question", "messages": [], "system": "be kind"},
+        steps=[tool_step(1), answered(2, "84"), tool_step(3, "1+1 = 2")],
+        said=told(("and?", 3), ("or?", 3)),
+        earlier=[Earlier(1, "user", "hello"), Earlier(1, "assistant", "hi")],
+    )
+    units = conversation_units(conversation, ANSWER, [passage("from the documents")])
+    assert contents(units) == [
+        "be kind",
+        "hello",
+        "hi",
+        "question",
+        "(12*7) 12*7 = 84",
+        "84",
+        "and?",
+        "from the documents",
+        "(12*7) 1+1 = 2",
+        "or?\n\nUse the results above to answer.",
+    ]
+    assert newest_question(conversation) == "or?"
+    roles = [message.role for unit in units for _, _, message in unit.messages]
+    assert roles[5] == "assistant"
+
+
+def test_what_is_over_goes_first_and_what_nobody_answered_last(tokenizer):
+    said = Transcript(
+        input={"input": "first " + "x" * 60, "messages": [], "system": None},
+        steps=[tool_step(1), answered(2, "y" * 60), tool_step(3, "1+1 = 2")],
+        said=told(("waiting " + "z" * 60, 3), ("newest", 3)),
+    )
+    units = conversation_units(said, ANSWER, [passage("p" * 60)])
+    whole = trim(units, tokenizer, limit=10_000)
+    order = []
+    for limit in range(whole.tokens, 60, -1):
+        trimmed = trim(units, tokenizer, limit=limit)
+        if trimmed is None:
+            break
+        gone = [part.source for part in trimmed.parts if not part.kept]
+        order += [source for source in gone if source not in order]
+    assert order == ["message 1", "step 1", "step 2", "chunk 1", "step 3", "task message 1"]
 
 
 TENANT = Tenant(organisation_id=uuid4(), team_id=uuid4(), key_id=uuid4())

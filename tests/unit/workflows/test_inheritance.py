@@ -16,9 +16,9 @@ from workflows.contracts import (
     ToolUse,
     Usage,
 )
-from workflows.inheritance import CannotInherit, PastCall, PastStep, inherit
+from workflows.inheritance import CannotInherit, PastCall, PastMessage, PastStep, inherit
 from workflows.loop import Loop
-from workflows.transcript import digest_of, start
+from workflows.transcript import digest_of, extend, said, start
 
 TENANT = Tenant(organisation_id=uuid4(), team_id=uuid4(), key_id=uuid4())
 
@@ -156,3 +156,42 @@ def test_a_step_with_one_of_several_calls_unanswered_cannot_be_followed() -> Non
     task = _parallel(ToolUse(name="calculator", max_calls=9))
     with pytest.raises(CannotInherit, match="tool_unanswered"):
         inherit(task, [_several("2", None, "6")])
+
+
+def test_what_was_said_to_a_task_is_inherited_as_the_loop_was_told_it() -> None:
+    task = _task(ToolUse(name="calculator"))
+    answer = PastStep(text="four", model="m", kept=True)
+    played = _played(task, STEPS[:1])
+    told = PastMessage(number=1, content="and now?", at_step=2)
+    for message in (told, PastMessage(number=2, content="well?", at_step=2)):
+        played.told(
+            number=message.number,
+            digest=extend(played.digest, said("user", message.content)),
+            chars=len(message.content),
+        )
+    again = PastMessage(number=2, content="well?", at_step=2)
+    state, turn = inherit(task, STEPS[:1], [told, again])
+    own = played.state(paused=False, started_at=None)
+    bare = {"cost_usd": Decimal(0), "tokens": 0, "lines": state.lines}
+    assert state == own.model_copy(update=bare)
+    assert (state.messages, state.told, state.asked) == (2, 2, ())
+    assert turn == played.next_turn()
+    # An answer that was kept is one of the conversation, and is told from a choice to answer.
+    plain = _task()
+    kept, turn = inherit(plain, [answer], [PastMessage(number=1, content="more", at_step=2)])
+    assert turn.purpose == "answer"
+    other = extend(extend(plain.prompt_digest, digest_of("four")), said("user", "more"))
+    assert kept.digest != other
+
+
+def test_a_message_undoes_the_choice_to_answer_and_what_was_rejected() -> None:
+    task = _task(ToolUse(name="calculator", max_calls=9))
+    chosen = [*STEPS[:2], PastStep(text="enough", model="m")]
+    assert inherit(task, chosen)[1].purpose == "answer"
+    told = [PastMessage(number=1, content="once more", at_step=4)]
+    state, turn = inherit(task, chosen, told)
+    assert (turn.purpose, state.asked) == ("tool_call", ())
+    rejected = [*chosen, PastStep(text="no", model="m", rejected="it is not JSON")]
+    assert len(inherit(task, rejected)[1].rejected) == 1
+    told = [PastMessage(number=1, content="once more", at_step=5)]
+    assert inherit(task, rejected, told)[0].rejected == ()

@@ -51,7 +51,7 @@ def _query() -> str:
     # A workflow that is cancelled before its first line has run never runs it, and one whose
     # input cannot be read fails there: those still say that they run, or are paused.
     return (
-        f'WorkflowType IN ("AgentTask", "MapTask") AND CloseTime > "{since}" AND '
+        f'WorkflowType IN ("AgentTask", "MapTask", "CallTask") AND CloseTime > "{since}" AND '
         '(ExecutionStatus IN ("Terminated", "TimedOut") OR '
         '(ExecutionStatus IN ("Canceled", "Failed") AND '
         'OverlineStatus NOT IN ("succeeded", "failed", "cancelled")))'

@@ -24,6 +24,7 @@ from api.task_views import (
     ToolCallView,
     ToolChoice,
     TreeView,
+    TurnLink,
 )
 from settings import Settings
 from store import forks, maps, tasks
@@ -69,6 +70,7 @@ def task_view(
     """Return a task as it looks by itself."""
     return TaskView(
         **_summary(record),
+        session=_turn(record),
         answer=record.answer,
         error=None if record.error is None else failure_view(record.error),
         waste_usd=record.waste_usd,
@@ -115,6 +117,12 @@ def _tree(tree: Tree) -> TreeView:
     )
 
 
+def _turn(record: tasks.Task) -> TurnLink | None:
+    if record.session_id is None or record.session_number is None:
+        return None
+    return TurnLink(id=record.session_id, number=record.session_number)
+
+
 def _link(other: UUID, fork: forks.Fork) -> ForkView:
     return ForkView(
         id=other,
@@ -147,6 +155,8 @@ def _preview(request: Mapping[str, Any]) -> str:
     text = request.get("input")
     if "total" in request:
         text = f"map over {request['total']:,} inputs"
+    elif text is None and "prompt" in request:
+        text = request["prompt"]
     elif text is None:
         messages = request.get("messages") or [{}]
         text = messages[-1].get("content", "")
@@ -181,6 +191,7 @@ def step_view(step: tasks.StepDetail) -> StepView:
     return StepView(
         step=step.step,
         status=step.status,
+        answered=step.answered,
         inherited=step.inherited,
         model=step.model,
         cached=step.status == "cached",

@@ -67,7 +67,9 @@ class TaskSummary(View):
     """A task in a list."""
 
     id: UUID = Field(description="Id of the task (UUIDv7).")
-    kind: Literal["agent", "map"] = Field(description="An agent's task, or a map over inputs.")
+    kind: Literal["agent", "map", "call"] = Field(
+        description="An agent's task, a map over inputs, or a call of the OpenAI-compatible routes."
+    )
     parent_task_id: UUID | None = Field(description="The task that started it; none: a caller.")
     status: TaskStatus = Field(description="State of the task.")
     agent: str | None = Field(description="Agent it is one of, as `name@version`.")

@@ -59,13 +59,13 @@ def embedder_of(catalogue: Catalogue, spec: CallSpec) -> Option:
     deployments = catalogue.deployments_of(spec.model)
     if model is None or "embedding" not in model.capabilities or not deployments:
         raise NotFound(
-            f"The model {spec.model[:128]!r} does not exist, or does not embed.",
+            "The model does not exist, or does not embed.",
             param="model",
             code="model_not_found",
         )
     if price is None:
         raise NotFound(
-            f"The model {spec.model[:128]!r} has no price, so it is never served.",
+            "The model has no price, so it is never served.",
             param="model",
             code="model_unpriced",
         )

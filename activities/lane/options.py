@@ -79,7 +79,7 @@ def options_of(catalogue: Catalogue, spec: CallSpec) -> list[Option]:
             continue
         if price is None:
             objection = objection or NotFound(
-                f"The model {name[:128]!r} has no price, so it is never served.",
+                "The model has no price, so it is never served.",
                 param="model",
                 code="model_unpriced",
             )
@@ -93,7 +93,7 @@ def options_of(catalogue: Catalogue, spec: CallSpec) -> list[Option]:
     if found:
         return found
     raise objection or NotFound(
-        f"The model {spec.model[:128]!r} does not exist, or is not deployed.",
+        "The model does not exist, or is not deployed.",
         param="model",
         code="model_not_found",
     )

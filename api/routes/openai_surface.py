@@ -260,7 +260,7 @@ async def get_model(
     if model not in known and not catalogue.deployments_of(model):
         raise OpenAIError(
             404,
-            f"The model {model[:128]!r} does not exist, or is not deployed.",
+            "The model does not exist, or is not deployed.",
             code="model_not_found",
             param="model",
         )

@@ -16,8 +16,8 @@ __all__ = ["TextCount", "estimate_prompt", "most_tokens"]
 
 # Separators and the beginning of the answer, as chat templates write them; roles are counted.
 _AROUND_MESSAGE = 3
-_MOST_AROUND_MESSAGE = 16
-_MOST_AROUND_PROMPT = 64
+_MOST_AROUND_MESSAGE = 8
+_MOST_AROUND_PROMPT = 16
 # Dearest picture of the vendors' tables; its address or bytes say nothing about its tokens.
 _MOST_PER_PICTURE = 40_000
 _LIKELY_PER_PICTURE = 1_000

@@ -372,14 +372,14 @@ create function close_call(
     language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 #variable_conflict use_column
 declare
-    call_key text := p_task || ':1';
+    own_call text := p_task || ':1';
     h        record;
     c        record;
     said     text := p_answer #>> '{choices,0,text}';
 begin
     -- The hold first, as everywhere: two ends of one call do not meet further down.
     select x.state, x.admitted_under into h from holds x
-     where x.organisation_id = p_organisation and x.call_key = call_key for no key update;
+     where x.organisation_id = p_organisation and x.call_key = own_call for no key update;
     if not found then
         raise exception 'the call was never admitted' using errcode = 'OV001';
     end if;
@@ -398,7 +398,7 @@ begin
                and a.epoch = p_epoch;
         end if;
     end if;
-    select * into c from settle(p_organisation, p_task, 1, call_key, p_outcome,
+    select * into c from settle(p_organisation, p_task, 1, own_call, p_outcome,
         case when p_outcome in ('succeeded', 'cancelled') then p_generation_key end,
         p_decision, null, said, null, p_finish_reason, null, '{}', null, null,
         p_outcome, said, p_error, p_trace);

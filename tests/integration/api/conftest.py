@@ -30,6 +30,7 @@ from uuid_utils.compat import uuid7
 
 from api.app import create_app
 from api.server import Server
+from deploy.api import lane
 from deploy.local.engine_env import ensure_engine_env
 from deploy.local.ports import free_port
 from deploy.local.postgres import PostgresServer
@@ -156,7 +157,7 @@ async def serving(settings: Settings, *, ready: bool = True) -> AsyncIterator[ht
         settings: Settings of the API.
         ready: Wait until every part answers.
     """
-    app = create_app(settings)
+    app = create_app(settings, make_lane=lane)
     port = free_port()
     config = uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, access_log=False)
     server = Server(config, app.state.parts)

@@ -78,7 +78,7 @@ async def test_the_ledger_equals_the_engine(
 async def test_a_spent_budget_is_a_402_that_is_not_tried_again(
     poor: Callable[[Decimal], Caller], upstream: Served, stack: RunningStack, books: Any
 ) -> None:
-    caller = poor(Decimal("0.0002"))
+    caller = poor(Decimal("0.0005"))
     async with client_of(caller, max_retries=2) as client:
         asked = upstream.stats.requests
         made = await asyncio.gather(
@@ -92,7 +92,8 @@ async def test_a_spent_budget_is_a_402_that_is_not_tried_again(
     refused = [each for each in made if isinstance(each, openai.APIStatusError)]
     assert len(good) + len(refused) == 20
     assert upstream.stats.requests - asked == len(good)
-    assert 1 <= len(good) <= 3
+    # At least as many as fit at their worst, at most as many as fit at their price.
+    assert 2 <= len(good) <= 7
     for error in refused:
         assert error.status_code == 402
         assert error.response.headers["x-should-retry"] == "false"

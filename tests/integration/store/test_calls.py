@@ -114,6 +114,23 @@ async def test_a_call_is_two_round_trips(db: Database, server: Server, tenant: T
     assert again.billed_usd == closed.billed_usd
 
 
+async def test_calls_of_one_tenant_are_closed_each(
+    db: Database, server: Server, tenant: Tenant
+) -> None:
+    first, second = await opened(db, tenant), await opened(db, tenant)
+    for known in (second, first):
+        closed = await calls.close_call(
+            db, tenant.organisation_id, known.task_id, ending(known.task_id), None
+        )
+        assert (closed.already_settled, closed.completion_tokens) == (False, 3)
+    lines = rows(
+        server,
+        "select outcome from model_calls where organisation_id = %s",
+        tenant.organisation_id,
+    )
+    assert [line["outcome"] for line in lines] == ["succeeded", "succeeded"]
+
+
 async def test_a_key_that_repeats_itself_gets_the_first_answer(
     db: Database, tenant: Tenant
 ) -> None:

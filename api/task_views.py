@@ -30,6 +30,7 @@ __all__ = [
     "ToolCallView",
     "ToolChoice",
     "TreeView",
+    "TurnLink",
     "Usd",
 ]
 
@@ -61,6 +62,13 @@ class TaskAccepted(View):
         description="Whether an earlier request with the same `Idempotency-Key` made it."
     )
     links: TaskLinks = Field(description="Where to read on.")
+
+
+class TurnLink(View):
+    """The session a task is of; a fork of a turn knows the same, and is none of its turns."""
+
+    id: UUID = Field(description="The session.")
+    number: int = Field(description="Number of the message it answers.", ge=1)
 
 
 class TaskSummary(View):
@@ -156,6 +164,9 @@ class TaskView(TaskSummary):
     parent: ForkView | None = Field(
         default=None, description="The task this one was forked from; none: it was not."
     )
+    session: TurnLink | None = Field(
+        default=None, description="The session whose conversation it goes on; none: it is of none."
+    )
     waiting_for: Literal["approval"] | None = Field(
         default=None,
         description="`approval`: a tool call waits for a person; `GET .../approvals` shows it.",
@@ -244,6 +255,10 @@ class StepView(View):
 
     step: int = Field(description="Number of the step, from 1.", ge=1)
     status: str = Field(description="running, succeeded, cached, failed or cancelled.")
+    answered: bool = Field(
+        default=False,
+        description="An answer that did not end the task, because something was said to it.",
+    )
     inherited: bool = Field(
         default=False, description="Taken over from the task this one was forked from, unbilled."
     )
@@ -282,6 +297,9 @@ class StepList(View):
     task_id: UUID = Field(description="The task.")
     web_ui: str = Field(description="URL of its workflow in Temporal's Web UI.")
     steps: tuple[StepView, ...] = Field(description="The steps, first to last.")
+    next_cursor: int | None = Field(
+        default=None, description="`cursor` of the next page; none: there is none yet."
+    )
 
 
 class Cancellation(View):

@@ -48,6 +48,8 @@ class Task:
     parent_task_id: UUID | None
     parent_step: int | None
     root_task_id: UUID
+    session_id: UUID | None
+    session_number: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +243,18 @@ async def list_tasks(
     return TaskPage(tasks, tasks[-1].task_id if len(rows) > limit else None)
 
 
-async def list_steps(db: Database, organisation_id: UUID, task_id: UUID) -> list[StepDetail]:
-    """A task's steps with their ledger rows and tool calls; empty when there is no such task."""
-    where = "where organisation_id = %s and task_id = %s"
-    key = (organisation_id, task_id)
+async def list_steps(
+    db: Database, organisation_id: UUID, task_id: UUID, *, after: int = 0, limit: int | None = None
+) -> list[StepDetail]:
+    """A task's steps with their ledger rows and tool calls; empty when there is no such task.
+
+    Args:
+        after: number of the last step already seen; 0 reads from the first.
+        limit: most steps; None for all.
+    """
+    # Steps are numbered without gaps, so a number is a place.
+    where = "where organisation_id = %s and task_id = %s and step > %s and step <= %s"
+    key = (organisation_id, task_id, after, 2**31 - 1 if limit is None else after + limit)
     steps, calls, tools = await db.run_many(
         organisation_id,
         [

@@ -47,8 +47,7 @@ class ChatRequest:
     deadline_s: float = 3_500.0
 
 
-@dataclass(frozen=True, slots=True)
-class ToolPiece:
+class ToolPiece(msgspec.Struct, frozen=True):
     """A piece of a tool call; those of one `index` belong together, the first one has its name."""
 
     index: int
@@ -57,8 +56,7 @@ class ToolPiece:
     arguments: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True):
     """What one event of the stream adds to one choice.
 
     Attributes:
@@ -105,8 +103,7 @@ class ChatFinal:
     request_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ChatChunk:
+class ChatChunk(msgspec.Struct, frozen=True):
     """All that came at once, in order; the last chunk has `final` and may have nothing else."""
 
     deltas: tuple[Delta, ...]

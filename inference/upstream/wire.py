@@ -95,18 +95,11 @@ def deltas_of(event: Event) -> list[Delta]:
                     for place, call in enumerate(said.tool_calls)
                 )
         if text or refusal or reasoning or calls or choice.finish_reason:
-            logprobs = bytes(choice.logprobs)
+            # A copy: the original keeps the whole event in memory.
+            raw = bytes(choice.logprobs)
+            logprobs = None if raw == b"null" else msgspec.Raw(raw)
             found.append(
-                Delta(
-                    choice=choice.index,
-                    text=text,
-                    refusal=refusal,
-                    reasoning=reasoning,
-                    tool_calls=calls,
-                    finish_reason=choice.finish_reason,
-                    # A copy: the original keeps the whole event in memory.
-                    logprobs=None if logprobs == b"null" else msgspec.Raw(logprobs),
-                )
+                Delta(choice.index, text, refusal, reasoning, calls, choice.finish_reason, logprobs)
             )
     return found
 

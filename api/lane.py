@@ -101,6 +101,9 @@ class Lane(Protocol):
     ) -> Any:
         """Embed texts: an `Embedded`."""
 
+    def cancel(self, task_id: UUID) -> bool:
+        """End a call that this process makes; False when it makes no such call."""
+
     def let_go(self, call: Any) -> None:
         """End a call whose client has gone."""
 

@@ -43,8 +43,8 @@ __all__ = ["FastLane", "KeptCall"]
 
 log = logging.getLogger("overline.lane")
 
-RENEW_EVERY_S = 1.5
-LEASE_S = 6.0
+RENEW_EVERY_S = 2.0
+LEASE_S = 10.0
 # How long the repetition of a call that is being made waits for it.
 REPEAT_PATIENCE_S = 60.0
 _POLL_S = 0.1
@@ -283,6 +283,13 @@ class FastLane:
         """Return a call that is on file, with what was asked."""
         known = await calls.read_call(self.deps.db, organisation_id, task_id)
         return None if known is None else (known, CallSpec.of(known.input))
+
+    def cancel(self, task_id: UUID) -> bool:
+        """End a call of this process, as if its client had gone; False: it makes no such."""
+        call = self.live.get(task_id)
+        if call is None or call.reader is None or call.over.is_set():
+            return False
+        return call.reader.cancel(CLIENT_GONE)
 
     def let_go(self, call: LiveCall | KeptCall) -> None:
         """End a call whose client has gone, behind the client's back."""

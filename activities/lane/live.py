@@ -107,6 +107,8 @@ class LiveCall:
         self.billed_usd = Decimal(0)
         self.saved_usd = Decimal(0)
         self.over = asyncio.Event()
+        # Who reads it; cancelled when somebody else wants the call to end.
+        self.reader = asyncio.current_task()
         self._number = 0
         self._trace_id = current_trace_id()
         self._closing: asyncio.Task[None] | None = None

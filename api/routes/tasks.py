@@ -12,7 +12,7 @@ from api.json_body import json_body, request_body
 from api.openapi import answers
 from api.orchestrator import Orchestrator, task_workflow_id, web_ui_url
 from api.parts import Parts
-from api.problems import not_found
+from api.problems import ProblemError, not_found
 from api.submission import submit
 from api.task_projection import Below, links_of, step_view, task_summary, task_view
 from api.task_views import Cancellation, StepList, TaskAccepted, TaskPage, TaskView
@@ -20,6 +20,7 @@ from api.webhooks import start_deliveries
 from settings import Settings
 from store import approvals, children, forks, maps, tasks
 from store.identity import Principal
+from workflows import errors
 from workflows.contracts import TaskRequest, TaskStatus
 
 __all__ = ["router"]
@@ -148,6 +149,8 @@ async def cancel_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Cancella
     if await orchestrator.cancel_task(task_id):
         detail = "It was asked to end; `task.cancelled` follows in its events."
         return Cancellation(id=task_id, status=status, requested=True, detail=detail)
+    if record.kind == "call":
+        return _cancel_call(parts, record)
     # Accepted and never started, or ended this moment: there is nobody to ask, so the row ends.
     ended = await tasks.finish_task(
         parts.database,
@@ -159,6 +162,18 @@ async def cancel_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Cancella
         await start_deliveries(parts, caller.organisation_id, task_id)
     detail = "It had not begun and never will." if ended else "It has ended this moment."
     return Cancellation(id=task_id, status=status, requested=bool(ended), detail=detail)
+
+
+def _cancel_call(parts: Parts, record: tasks.Task) -> Cancellation:
+    """End a call that a process makes: only that process can, and bill what was made."""
+    status = TaskStatus(record.status)
+    if parts.lane is None or not parts.lane.cancel(record.task_id):
+        raise ProblemError(
+            errors.Conflict,
+            "Another API process makes this call; it ends when its client closes the connection.",
+        )
+    detail = "It was asked to end; what was made until now is billed."
+    return Cancellation(id=record.task_id, status=status, requested=True, detail=detail)
 
 
 async def _below(parts: Parts, caller: Principal, record: tasks.Task) -> Below:

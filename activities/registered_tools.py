@@ -67,7 +67,7 @@ class RegisteredTools:
                 raise _again(error) from None
 
         async with heartbeats():
-            return await self._results.of(call, run)
+            return await self._results.of(call, run, untrusted=True)
 
     async def _attempt(self, call: ToolInput, arguments: dict[str, Any]) -> Answer:
         """Make one attempt; what is sure to happen again is an answer already."""

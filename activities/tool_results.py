@@ -44,13 +44,18 @@ class ToolResults:
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
 
-    async def of(self, call: ToolInput, run: Run) -> ToolOutput:
+    async def of(self, call: ToolInput, run: Run, *, untrusted: bool = False) -> ToolOutput:
         """Make a call, unless a person has yet to decide, or refused, or it was made already.
 
         Args:
             call: The call.
             run: Makes it, with the arguments that a person may have changed.
+            untrusted: Whether its answer may have words from outside in it.
         """
+        output = await self._of(call, run)
+        return output.model_copy(update={"untrusted": untrusted})
+
+    async def _of(self, call: ToolInput, run: Run) -> ToolOutput:
         began = datetime.now(UTC)
         allowed = await self.allowed(call)
         if isinstance(allowed, ToolOutput):

@@ -11,7 +11,14 @@ from inference.json_grammar import schema_grammar
 from store.tool_registry import ToolRecord
 from workflows.contracts import ToolCall, ToolName
 
-__all__ = ["ANSWER", "Registered", "choice_grammar", "describe_tools", "parse_choice", "parse_choices"]
+__all__ = [
+    "ANSWER",
+    "Registered",
+    "choice_grammar",
+    "describe_tools",
+    "parse_choice",
+    "parse_choices",
+]
 
 Registered = Mapping[ToolName, ToolRecord]
 

@@ -13,7 +13,7 @@ from activities.failures import typed_failures
 from activities.passages import Passages
 from activities.tool_drafts import Answer
 from activities.tool_results import ToolResults, cut
-from store import approvals
+from store import approvals, retrieval
 from workflows.contracts import ApprovalInput, ToolInput, ToolOutput
 from workflows.tool_calls import arguments_digest
 
@@ -64,7 +64,10 @@ class Tools:
             share = RESULT_CHARS // len(hits)
             return Answer("\n\n".join(f"{hit.title}: {cut(hit.text, share)}" for hit in hits))
 
-        return await self._results.of(call, run)
+        untrusted = await retrieval.any_untrusted(
+            self._deps.db, call.tenant.organisation_id, call.collections
+        )
+        return await self._results.of(call, run, untrusted=untrusted)
 
     @activity.defn(name="approvals.request")
     @typed_failures

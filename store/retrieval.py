@@ -31,6 +31,7 @@ __all__ = [
     "Document",
     "Hit",
     "StagedChunk",
+    "any_untrusted",
     "create_collection",
     "document_text",
     "fail_document",
@@ -48,7 +49,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Documents that are searched together. `revision` grows whenever a document changes."""
+    """Documents that are searched together. `revision` grows whenever a document changes.
+
+    Attributes:
+        untrusted: what is in it was written by strangers.
+    """
 
     id: UUID
     name: str
@@ -56,6 +61,7 @@ class Collection:
     embedding_model: str
     dimensions: int
     revision: int
+    untrusted: bool
     created_at: datetime
 
 
@@ -74,7 +80,8 @@ class Hit:
 
 
 _COLLECTION = (
-    "collection_id as id, name, description, embedding_model, dimensions, revision, created_at"
+    "collection_id as id, name, description, embedding_model, dimensions, revision, untrusted,"
+    " created_at"
 )
 
 
@@ -86,15 +93,37 @@ async def create_collection(
     description: str = "",
     embedding_model: str,
     dimensions: int,
+    untrusted: bool = False,
 ) -> Collection | None:
     """Makes a collection; None when the organisation has one of that name."""
     rows = await db.run(
         organisation_id,
-        "insert into collections (organisation_id, name, description, embedding_model, dimensions)"
-        f" values (%s, %s, %s, %s, %s) on conflict do nothing returning {_COLLECTION}",
-        (organisation_id, storable(name), storable(description), embedding_model, dimensions),
+        "insert into collections (organisation_id, name, description, embedding_model, dimensions,"
+        " untrusted) values (%s, %s, %s, %s, %s, %s) on conflict do nothing"
+        f" returning {_COLLECTION}",
+        (
+            organisation_id,
+            storable(name),
+            storable(description),
+            embedding_model,
+            dimensions,
+            untrusted,
+        ),
     )
     return Collection(**rows[0]) if rows else None
+
+
+async def any_untrusted(
+    db: Database, organisation_id: UUID, collection_ids: Sequence[UUID]
+) -> bool:
+    """Whether one of these collections has what strangers wrote."""
+    rows = await db.run(
+        organisation_id,
+        "select exists (select from collections where organisation_id = %s"
+        " and collection_id = any (%s) and untrusted) as any",
+        (organisation_id, list(collection_ids)),
+    )
+    return bool(rows[0]["any"])
 
 
 async def get_collection_by_name_or_id(

@@ -59,6 +59,7 @@ class AgentTask:
         self._loop = Loop(task.plan, state)
         self._tools = ToolCalls(
             task,
+            self._loop,
             SubAgents(
                 task.plan,
                 self._loop,
@@ -249,14 +250,25 @@ class AgentTask:
 
     async def _use_tool(self, call: ToolCall) -> None:
         output = await self._tools.make(self._loop.step, call)
-        self._loop.heard(call.name, digest=output.digest, chars=output.chars, ok=output.ok)
+        self._loop.heard(
+            call.name,
+            digest=output.digest,
+            chars=output.chars,
+            ok=output.ok,
+            untrusted=output.untrusted,
+        )
         self._show()
 
     async def _use_tools(self, calls: list[tuple[int, ToolCall]]) -> None:
         """Make several calls at once; what they answered is heard in the order of the choice."""
         for place, call, output in await self._tools.make_all(self._loop.step, calls):
             self._loop.heard(
-                call.name, digest=output.digest, chars=output.chars, ok=output.ok, place=place
+                call.name,
+                digest=output.digest,
+                chars=output.chars,
+                ok=output.ok,
+                place=place,
+                untrusted=output.untrusted,
             )
         self._show()
 

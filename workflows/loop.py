@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from decimal import Decimal
 
+from workflows.child_contracts import is_sub_agent
 from workflows.contracts import LoopState, Plan, Rejected, ToolCall, ToolName, ToolUse, Turn, Usage
 from workflows.transcript import KEPT, digest_of, extend
 
@@ -33,6 +34,7 @@ class Loop:
         self._calls: dict[ToolName, int] = dict(state.calls)
         self._asked = deque(state.asked, maxlen=ASKED_REMEMBERED)
         self._chose_to_answer = state.chose_to_answer
+        self.untrusted = state.untrusted or plan.untrusted
         self._rejected = state.rejected
         self._lines = deque(state.lines, maxlen=SHOWN_LINES)
         self.messages = state.messages
@@ -48,6 +50,7 @@ class Loop:
             calls=self._calls,
             asked=tuple(self._asked),
             chose_to_answer=self._chose_to_answer,
+            untrusted=self.untrusted,
             rejected=self._rejected,
             cost_usd=self.cost_usd,
             tokens=self.tokens,
@@ -146,6 +149,8 @@ class Loop:
     def kept(self) -> None:
         """Take note that the answer did not end the task: something was said to it meanwhile."""
         self.digest = extend(self.digest, KEPT)
+        # It may rest on passages, and what follows reads it.
+        self.untrusted = self.untrusted or bool(self._plan.collections)
 
     def told(self, *, number: int, digest: str, chars: int) -> None:
         """Take note of what was said to the task.
@@ -167,7 +172,14 @@ class Loop:
         self._lines.append(f"{self.step}. message {number} came")
 
     def heard(
-        self, name: ToolName, *, digest: str, chars: int, ok: bool, place: int | None = None
+        self,
+        name: ToolName,
+        *,
+        digest: str,
+        chars: int,
+        ok: bool,
+        place: int | None = None,
+        untrusted: bool = False,
     ) -> None:
         """Take note of what a tool answered.
 
@@ -178,7 +190,9 @@ class Loop:
             ok: Whether it went well.
             place: Which of the calls chosen, if there may be several: the next prompt tells which
                 were made, so the conversation's digest must.
+            untrusted: Whether it may have words from outside in it; a sub-agent's always may.
         """
+        self.untrusted = self.untrusted or untrusted or is_sub_agent(name)
         self._calls[name] = self._calls.get(name, 0) + 1
         self.digest = extend(self.digest, digest if place is None else f"{place}:{digest}")
         self.chars += chars

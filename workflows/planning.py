@@ -24,6 +24,8 @@ def plan_task(
         before: Digest and length of what was said before it in its session, if it is of one.
     """
     digest, chars = transcript.start(request.system, request.conversation())
+    # What a session's earlier turns found outside stands before this one.
+    drew = bool(request.collections) or any(tool.name != "calculator" for tool in request.tools)
     if before is not None and before[0]:
         digest, chars = transcript.extend(before[0], digest), before[1] + chars
     return TaskInput(
@@ -45,6 +47,7 @@ def plan_task(
                 else None
             ),
             priority=request.priority,
+            untrusted=bool(before and before[0]) and drew,
         ),
         prompt_digest=digest,
         prompt_chars=chars,

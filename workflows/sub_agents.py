@@ -67,7 +67,12 @@ class SubAgents:
         if filed.output is not None:
             return filed.output
         assert filed.task is not None
-        await carry(filed.task, filed.headline)
+        task = filed.task
+        if self._loop.untrusted:
+            # Whoever read words from outside may have put them into the question.
+            plan = task.plan.model_copy(update={"untrusted": True})
+            task = task.model_copy(update={"plan": plan})
+        await carry(task, filed.headline)
         heard: Heard = await workflow.execute_activity(
             "children.hear",
             HearInput(call=call, task_id=filed.task.task_id),

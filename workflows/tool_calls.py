@@ -29,6 +29,7 @@ from workflows.contracts import (
     ToolInput,
     ToolOutput,
 )
+from workflows.loop import Loop
 from workflows.sub_agents import SubAgents
 from workflows.transcript import digest_of
 
@@ -45,10 +46,18 @@ def arguments_digest(arguments: dict[str, JsonValue]) -> str:
     return digest_of(json.dumps(arguments, sort_keys=True, separators=(",", ":")))
 
 
-def needs_approval(policy: Approval, arguments: dict[str, JsonValue]) -> bool:
-    """Tell whether a call waits for a person."""
+def needs_approval(
+    policy: Approval, arguments: dict[str, JsonValue], *, untrusted: bool = False
+) -> bool:
+    """Tell whether a call waits for a person.
+
+    Args:
+        policy: Of the tool.
+        arguments: Of the call.
+        untrusted: Whether the model that chose it had read words from outside.
+    """
     if not isinstance(policy, ApprovalWhen):
-        return policy == "always"
+        return policy == "always" or (policy == "after_untrusted" and untrusted)
     return any(
         name in arguments and fnmatchcase(_text(arguments[name]), pattern)
         for name, pattern in policy.when.items()
@@ -62,8 +71,9 @@ def _text(value: JsonValue) -> str:
 class ToolCalls:
     """Makes the tool calls of one task."""
 
-    def __init__(self, task: TaskInput, agents: SubAgents) -> None:
+    def __init__(self, task: TaskInput, loop: Loop, agents: SubAgents) -> None:
         self._task = task
+        self._loop = loop
         self._agents = agents
         self._uses = {use.name: use for use in task.plan.tools}
         self._decided: set[str] = set()
@@ -105,7 +115,7 @@ class ToolCalls:
             place: Which of the step's calls it is, from 1, if there may be several.
         """
         use = self._uses[call.name]
-        asks = needs_approval(use.approval, call.arguments)
+        asks = needs_approval(use.approval, call.arguments, untrusted=self._loop.untrusted)
         call_id = f"{self._task.task_id}:{step}:{call.name}"
         if place is not None:
             call_id = f"{self._task.task_id}:{step}.{place}:{call.name}"

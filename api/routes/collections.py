@@ -44,6 +44,11 @@ class NewCollection(BaseModel):
     description: str = Field(
         default="", max_length=1000, description="What is in it. At most 1,000 characters."
     )
+    untrusted: bool = Field(
+        default=False,
+        description="Strangers wrote what is in it: a tool with the approval `after_untrusted` "
+        "waits for a person once such a text was found.",
+    )
 
 
 class Collection(BaseModel):
@@ -55,6 +60,7 @@ class Collection(BaseModel):
     name: str = Field(description="Name, unique in the organisation.")
     description: str = Field(description="What is in it.")
     embedding_model: str = Field(description="Model that embeds its chunks and the queries.")
+    untrusted: bool = Field(description="Whether strangers wrote what is in it.")
     revision: int = Field(description="Goes up when a document's new text becomes searchable.")
     created_at: datetime = Field(description="When it was made, RFC 3339 in UTC.")
 
@@ -135,6 +141,7 @@ async def create_collection(
         description=body.description,
         embedding_model=_EMBEDDING_MODEL,
         dimensions=_DIMENSIONS,
+        untrusted=body.untrusted,
     )
     if made is None:
         raise ProblemError(errors.Conflict, "There is a collection with this name already.")
@@ -246,6 +253,7 @@ def _collection(item: retrieval.Collection) -> Collection:
         name=item.name,
         description=item.description,
         embedding_model=item.embedding_model,
+        untrusted=item.untrusted,
         revision=item.revision,
         created_at=item.created_at,
     )

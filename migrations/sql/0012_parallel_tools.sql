@@ -84,3 +84,6 @@ begin
         jsonb_build_object('parent', p_parent, 'from_step', p_from_step, 'changed', p_changed),
         'task.forked');
 end $$;
+
+-- What strangers wrote: calls that a model chooses after it read such a text can wait for a person.
+alter table collections add column untrusted boolean not null default false;

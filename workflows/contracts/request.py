@@ -97,7 +97,7 @@ class ApprovalWhen(Asked):
     )
 
 
-Approval = Literal["never", "always"] | ApprovalWhen
+Approval = Literal["never", "always", "after_untrusted"] | ApprovalWhen
 
 
 class ToolUse(Asked):
@@ -114,8 +114,9 @@ class ToolUse(Asked):
     )
     approval: Approval = Field(
         default="never",
-        description="Which calls wait until a person approves them: `never`, `always`, or "
-        "`{when: {argument: pattern}}`. A registered tool's own policy cannot be lowered.",
+        description="Which calls wait until a person approves them: `never`, `always`, "
+        "`{when: {argument: pattern}}`, or `after_untrusted`: once the conversation has content "
+        "from outside. A registered tool's own policy cannot be lowered.",
     )
     definition: Sha256 | None = Field(
         default=None,

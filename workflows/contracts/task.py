@@ -66,6 +66,9 @@ class Plan(Wire):
     model: str | None = None
     tools: tuple[ToolUse, ...] = ()
     parallel_tool_calls: int = 1
+    untrusted: bool = Field(
+        default=False, description="What it is asked may have words from outside in it."
+    )
     collections: tuple[UUID, ...] = ()
     passages: int = 3
     sampling: Sampling = Sampling()
@@ -86,6 +89,9 @@ class LoopState(Wire):
     )
     asked: tuple[str, ...] = Field(default=(), description="Digests of the tool calls made.")
     chose_to_answer: bool = False
+    untrusted: bool = Field(
+        default=False, description="The conversation may have words from outside in it."
+    )
     rejected: tuple[Rejected, ...] = ()
     cost_usd: Usd = Decimal(0)
     tokens: int = Field(default=0, description="Tokens paid for so far.")

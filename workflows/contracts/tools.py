@@ -91,6 +91,7 @@ class ToolOutput(Wire):
     chars: int
     preview: str = Field(default="", description="First characters, for people who read histories.")
     pending: bool = Field(default=False, description="Nobody has decided yet; nothing was done.")
+    untrusted: bool = Field(default=False, description="It may have words from outside in it.")
 
 
 class RegisterInput(Wire):

@@ -192,3 +192,18 @@ def test_which_of_several_calls_were_made_is_part_of_the_conversation() -> None:
             loop.heard("calculator", digest="r", chars=1, ok=True, place=place)
         digests.add(loop.digest)
     assert len(digests) == 3
+
+
+def test_words_from_outside_stay_in_the_conversation_whatever_follows() -> None:
+    loop = _loop(ToolUse(name="calculator"), ToolUse(name="search"))
+    loop.heard("calculator", digest="r", chars=1, ok=True)
+    assert not loop.untrusted
+    loop.heard("search", digest="r", chars=1, ok=True, untrusted=True)
+    loop.heard("calculator", digest="r", chars=1, ok=True)
+    again = Loop(Plan(), loop.state(paused=False, started_at=None))
+    assert loop.untrusted
+    assert again.untrusted
+    assert Loop(Plan(untrusted=True), START).untrusted
+    child = _loop(ToolUse(name="agent.helper"))
+    child.heard("agent.helper", digest="r", chars=1, ok=True)
+    assert child.untrusted

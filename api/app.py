@@ -23,6 +23,7 @@ from api.deciding import sweep_untold
 from api.edge import Edge
 from api.ended_outside import close_ended_outside
 from api.error_handlers import add_error_handlers
+from api.housekeeping import keep_house
 from api.lane import MakeLane
 from api.messaging import sweep_unsent_messages
 from api.openapi import describe, version
@@ -107,6 +108,7 @@ def create_app(
         parts.run_in_background(close_ended_outside(parts))
         parts.run_in_background(sweep_orphans(parts))
         parts.run_in_background(sweep_webhooks(parts))
+        parts.run_in_background(keep_house(parts))
         try:
             yield
         finally:

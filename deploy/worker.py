@@ -27,6 +27,7 @@ from activities.context import Context
 from activities.dependencies import Dependencies
 from activities.gateway import Gateway
 from activities.generation import Generation
+from activities.housekeeping import Housekeeper
 from activities.ingestion import Ingestion
 from activities.lane.recovery import CallRecovery
 from activities.maps import Maps
@@ -72,8 +73,9 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
     context, generation = Context(deps, passages), Generation(deps)
     tools, ingestion = Tools(deps, passages), Ingestion(deps, passages)
     schedules, webhooks = Schedules(deps), Webhooks(deps)
-    children = Children(deps)
+    housekeeper = Housekeeper(deps)
     recovery = CallRecovery(deps)
+    children = Children(deps)
     return [
         gateway.admit,
         gateway.settle,
@@ -106,6 +108,10 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         recovery.end,
         webhooks.deliver,
         webhooks.give_up,
+        housekeeper.partitions,
+        housekeeper.content,
+        housekeeper.blobs,
+        housekeeper.payloads,
     ]
 
 

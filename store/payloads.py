@@ -28,7 +28,7 @@ class PayloadShelf:
         Args:
             db: Where they are.
             keep: How long one stays that nobody reads, whatever Temporal has.
-            read_only: Nothing is written: for replays, and roles that may not.
+            read_only: Reading does not count as use: for roles that may not write.
         """
         self._db = db
         self._keep = keep
@@ -38,15 +38,12 @@ class PayloadShelf:
     async def put(self, workflow_id: str, data: bytes) -> tuple[UUID, str]:
         """Keeps bytes of a workflow; returns its organisation and their SHA-256 as hex."""
         digest = hashlib.sha256(data).digest()
-        if self._read_only:
-            # A replay passes everything on anew; nobody will ask for it.
-            return UUID(int=0), digest.hex()
         organisation_id = await self._organisation_of(workflow_id)
         await self._db.run(
             organisation_id,
             "insert into blobs (organisation_id, sha256, content_type, data, workflow_id,"
             " keep_until) values (%s, %s, %s, %s, %s, now() + %s) on conflict do nothing",
-            (organisation_id, digest, CONTENT_TYPE, data, workflow_id, self._keep),
+            (organisation_id, digest, CONTENT_TYPE, data, workflow_id or "-", self._keep),
         )
         return organisation_id, digest.hex()
 

@@ -37,7 +37,7 @@ _NONCE_BYTES = 12
 _SERVERS_OWN = Payload(metadata={"encoding": b"json/plain"}, data=b'"ACTIVITY_ID_NOT_STARTED"')
 
 
-_SCHEDULED = re.compile(r"(scheduled-[0-9a-f-]{36}-[0-9a-f-]{36})(?:-|$)")
+_SCHEDULED = re.compile(r"(housekeeping|scheduled-[0-9a-f-]{36}-[0-9a-f-]{36})(?:-|$)")
 
 
 class PayloadRefused(Exception):

@@ -20,6 +20,7 @@ __all__ = [
     "MONEY",
     "REGISTER",
     "RETRIEVAL",
+    "SWEEP",
     "TOOL",
     "WEBHOOK",
     "Options",
@@ -106,6 +107,9 @@ TOOL: Options = {
         maximum_interval=timedelta(seconds=10),
     ),
 }
+
+# Housekeeping removes in pieces; each may wait for rows that somebody else has.
+SWEEP: Options = {**LOOKUP, "start_to_close_timeout": timedelta(seconds=60)}
 
 # A receiver that is away is tried for about a day, and less and less often. One attempt ends by
 # itself; a worker that died is noticed by its silence.

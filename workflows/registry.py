@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from workflows.agent_task import AgentTask
 from workflows.call_task import CallTask
 from workflows.deliver_webhook import DeliverWebhook
+from workflows.housekeeping import Housekeeping
 from workflows.ingest import IngestDocument
 from workflows.map_task import MapTask
 from workflows.register_tools import RegisterTools
@@ -24,6 +25,7 @@ WORKFLOWS: Sequence[type] = (
     ScheduledTask,
     Session,
     DeliverWebhook,
+    Housekeeping,
 )
 
 #: Modules the sandbox shares with its host: reading them again for every workflow costs time and

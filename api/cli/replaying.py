@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.history.v1 import History, HistoryEvent
 from temporalio.client import WorkflowHistory
 from temporalio.converter import DataConverter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
@@ -19,11 +19,13 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from api.cli.debugger import StopAtStart
+from api.cli.payloads import fetch_in_place
 from api.cli.shelf import opened_shelf
 from settings import Settings
+from store.errors import StoreError
 from workflows.client import data_converter
 from workflows.codec import ENCODING
-from workflows.large_payloads import REFERENCE_TYPE, Shelf, capped_converter
+from workflows.large_payloads import REFERENCE_TYPE, PayloadMissing, capped_converter
 from workflows.registry import PASSED_THROUGH, WORKFLOWS
 
 __all__ = ["Replay", "replay_history"]
@@ -80,14 +82,23 @@ async def replay_history(
         namespace: Namespace it was recorded in; none: that of the settings.
         stop_at_start: Stop in the workflow's first line under pdb, on this terminal.
     """
-    async with opened_shelf(settings) as shelf:
-        replayer = _replayer(settings, history, namespace, stop_at_start, shelf)
-        with _silence():
-            failure = await _failure_of(replayer, history)
-            event = None
-            if failure is not None:
-                named = _NAMED_EVENT.search(str(failure))
-                event = int(named.group(1)) if named else await _first_different(replayer, history)
+    try:
+        history = await _whole(settings, history)
+    except (PayloadMissing, StoreError) as missing:
+        # Within a replay it would be an encoded failure of a workflow task.
+        return Replay(
+            workflow_id=history.workflow_id,
+            events=len(history.events),
+            replays=False,
+            divergence=f"{type(missing).__name__}: {missing}",
+        )
+    replayer = _replayer(settings, history, namespace, stop_at_start)
+    with _silence():
+        failure = await _failure_of(replayer, history)
+        event = None
+        if failure is not None:
+            named = _NAMED_EVENT.search(str(failure))
+            event = int(named.group(1)) if named else await _first_different(replayer, history)
     return Replay(
         workflow_id=history.workflow_id,
         events=len(history.events),
@@ -97,18 +108,29 @@ async def replay_history(
     )
 
 
+async def _whole(settings: Settings, history: WorkflowHistory) -> WorkflowHistory:
+    """Return the history with what was too large for it.
+
+    Raises:
+        PayloadMissing: It is not kept any more, or elsewhere.
+        StoreError: Postgres does not answer.
+    """
+    if _REFERENCE not in history.to_json():
+        return history
+    message = History(events=history.events)
+    async with opened_shelf(settings) as shelf:
+        await fetch_in_place(message, shelf)
+    return WorkflowHistory(history.workflow_id, list(message.events))
+
+
 def _replayer(
-    settings: Settings,
-    history: WorkflowHistory,
-    namespace: str | None,
-    stop_at_start: bool,
-    shelf: Shelf,
+    settings: Settings, history: WorkflowHistory, namespace: str | None, stop_at_start: bool
 ) -> Replayer:
     return Replayer(
         workflows=WORKFLOWS,
         # Payloads are bound to their namespace.
         namespace=namespace or settings.temporal_namespace,
-        data_converter=_converter(settings, history, shelf),
+        data_converter=_converter(settings, history),
         # pdb looks at what the sandbox forbids; there is nothing to protect while one looks.
         workflow_runner=UnsandboxedWorkflowRunner() if stop_at_start else _sandbox(),
         interceptors=[StopAtStart()] if stop_at_start else [],
@@ -181,9 +203,8 @@ def _end(events: Sequence[HistoryEvent], decided: int) -> int:
     return len(events)
 
 
-def _converter(settings: Settings, history: WorkflowHistory, shelf: Shelf) -> DataConverter:
+def _converter(settings: Settings, history: WorkflowHistory) -> DataConverter:
     """Histories kept as test data, and those of bundles, are in clear."""
-    text = history.to_json()
-    if _ENCRYPTED in text or _REFERENCE in text:
-        return data_converter(settings, shelf)
+    if _ENCRYPTED in history.to_json():
+        return data_converter(settings)
     return DataConverter(payload_converter_class=capped_converter(settings.payload_max_bytes))

@@ -29,6 +29,9 @@ router = APIRouter(tags=["tasks"])
 
 PartsOf = Annotated[Parts, Depends(parts_of)]
 
+# As many as a task can have: who asks without a limit gets all of them.
+_MOST_STEPS = 10_000
+
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -122,14 +125,33 @@ async def get_task(caller: Caller, parts: PartsOf, task_id: UUID) -> TaskView:
 
 
 @router.get("/v1/tasks/{task_id}/steps", responses=answers(404), summary="Read a task's steps")
-async def list_steps(caller: Caller, parts: PartsOf, task_id: UUID) -> StepList:
-    """Read what every step decided, saw, said, called and cost."""
+async def list_steps(
+    caller: Caller,
+    parts: PartsOf,
+    task_id: UUID,
+    limit: Annotated[
+        int, Query(ge=1, le=_MOST_STEPS, description="Steps on a page, at most.")
+    ] = _MOST_STEPS,
+    cursor: Annotated[
+        int,
+        Query(
+            ge=0,
+            le=2_000_000_000,
+            description="`next_cursor` of the page before: the number of its last step.",
+        ),
+    ] = 0,
+) -> StepList:
+    """Read what every step decided, saw, said, called and cost, first to last."""
     record = await _find(parts, caller, task_id)
-    steps = await tasks.list_steps(parts.database, caller.organisation_id, task_id)
+    # One more than asked for tells whether there are more.
+    steps = await tasks.list_steps(
+        parts.database, caller.organisation_id, task_id, after=cursor, limit=limit + 1
+    )
     return StepList(
         task_id=task_id,
         web_ui=_web_ui(parts.settings, record),
-        steps=tuple(step_view(step) for step in steps),
+        steps=tuple(step_view(step) for step in steps[:limit]),
+        next_cursor=steps[limit - 1].step if len(steps) > limit else None,
     )
 
 

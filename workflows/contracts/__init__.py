@@ -30,6 +30,10 @@ from workflows.contracts.chain import (
     generation_key,
 )
 from workflows.contracts.housekeeping import (
+    HOUSEKEEPING_ID,
+    HousekeepingInput,
+    Removed,
+    Swept,
 )
 from workflows.contracts.ingestion import (
     EmbedInput,
@@ -95,6 +99,7 @@ from workflows.contracts.webhook import (
 
 __all__ = [
     "BUILT_IN_TOOLS",
+    "HOUSEKEEPING_ID",
     "INLINE_ANSWER_CHARS",
     "REGISTERED_CALL_MAX_TOKENS",
     "TOOL_CALL_MAX_TOKENS",
@@ -122,6 +127,7 @@ __all__ = [
     "FailInput",
     "GenerateInput",
     "Generated",
+    "HousekeepingInput",
     "IngestInput",
     "IngestOutcome",
     "Limits",
@@ -137,6 +143,7 @@ __all__ = [
     "RegisterInput",
     "Registered",
     "Rejected",
+    "Removed",
     "Sampling",
     "SessionInput",
     "SessionOutcome",
@@ -145,6 +152,7 @@ __all__ = [
     "Sha256",
     "SplitInput",
     "SplitOutput",
+    "Swept",
     "TakeInput",
     "Taken",
     "TaskError",

@@ -81,7 +81,7 @@ async def test_megabytes_pass_and_the_history_stays_small(
         workflows=[PassOn], data_converter=data_converter(stack.settings), namespace=namespace
     )
     result = await without.replay_workflow(history, raise_on_replay_failure=False)
-    assert "TMPRL1105" in str(result.replay_failure)
+    assert isinstance(result.replay_failure, RuntimeError)
 
 
 async def test_what_exceeds_the_cap_ends_the_run_once_and_says_how_large_it_is(

@@ -9,11 +9,11 @@ from temporalio.client import Client
 from tests.integration.running import RunningStack
 from tests.integration.tasks.caller import Caller, choose, say
 from tests.integration.tasks.histories import assert_replays
+from workflows.registry import WORKFLOWS
 
 # Other tests start workflows of their own in the same Temporal.
-OURS = (
-    "CloseTime is not null AND "
-    'WorkflowType IN ("AgentTask", "IngestDocument", "RegisterTools", "ScheduledTask")'
+OURS = "CloseTime is not null AND WorkflowType IN ({})".format(
+    ", ".join(f'"{workflow.__name__}"' for workflow in WORKFLOWS)
 )
 
 

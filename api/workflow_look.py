@@ -35,6 +35,8 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from api.worker_life import silent_workers
+
 __all__ = [
     "Asker",
     "PendingActivity",
@@ -132,6 +134,7 @@ class WorkflowLook:
     Attributes:
         status: Temporal's own word, such as `running` or `terminated`.
         problems: What the server reports of it, such as a category of workflow task failures.
+        children: Ids of the tasks that it started and waits for.
         pinned: Build it stays with.
     """
 
@@ -142,6 +145,7 @@ class WorkflowLook:
     activities: tuple[PendingActivity, ...]
     pollers: tuple[Poller, ...]
     problems: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
     pinned: Version | None = None
 
     def poller(self, queue: str, kind: str) -> Poller:
@@ -176,8 +180,9 @@ async def look_at(client: Client, workflow_id: str, *, limit: timedelta) -> Work
     queues = dict.fromkeys(
         [(queue, "workflow"), *((each.queue, "activity") for each in activities)]
     )
+    silent = await silent_workers(client, limit=limit)
     pollers = await asyncio.gather(
-        *(_poller(client, name, kind, limit=limit) for name, kind in queues)
+        *(_poller(client, name, kind, silent, limit=limit) for name, kind in queues)
     )
     problems = info.search_attributes.indexed_fields.get("TemporalReportedProblems")
     return WorkflowLook(
@@ -198,6 +203,9 @@ async def look_at(client: Client, workflow_id: str, *, limit: timedelta) -> Work
         activities=activities,
         pollers=tuple(pollers),
         problems=_words(problems.data) if problems is not None else (),
+        children=tuple(
+            child.workflow_id.removeprefix("task-") for child in described.pending_children
+        ),
         pinned=_pinned(info.versioning_info),
     )
 
@@ -242,7 +250,9 @@ def _kind(failure: Failure) -> str:
     return "Failure"
 
 
-async def _poller(client: Client, queue: str, kind: str, *, limit: timedelta) -> Poller:
+async def _poller(
+    client: Client, queue: str, kind: str, silent: frozenset[str], *, limit: timedelta
+) -> Poller:
     answer = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=client.namespace,
@@ -273,6 +283,7 @@ async def _poller(client: Client, queue: str, kind: str, *, limit: timedelta) ->
             last_seen=each.last_access_time.ToDatetime(tzinfo=UTC),
         )
         for each in answer.pollers
+        if each.identity not in silent
     )
     return Poller(
         queue,

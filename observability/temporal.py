@@ -1,8 +1,9 @@
-"""Brings the log of Temporal's native core into our lines; by itself it writes text to stdout."""
+"""Temporal's native core: its log becomes lines of ours, and its workers say that they live."""
 
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 from temporalio.runtime import (
     LogForwardingConfig,
@@ -12,7 +13,11 @@ from temporalio.runtime import (
     TelemetryFilter,
 )
 
-__all__ = ["install_runtime"]
+__all__ = ["WORKER_HEARTBEAT", "install_runtime"]
+
+# How often a worker tells Temporal that it lives; by default once a minute. Who asks why a task is
+# not moving should not wait longer than that for the news that its worker died.
+WORKER_HEARTBEAT = timedelta(seconds=5)
 
 
 def install_runtime() -> None:
@@ -25,4 +30,7 @@ def install_runtime() -> None:
     )
     level = TelemetryFilter(core_level="WARN", other_level="ERROR")
     telemetry = TelemetryConfig(logging=LoggingConfig(filter=level, forwarding=forwarding))
-    Runtime.set_default(Runtime(telemetry=telemetry), error_if_already_set=False)
+    Runtime.set_default(
+        Runtime(telemetry=telemetry, worker_heartbeat_interval=WORKER_HEARTBEAT),
+        error_if_already_set=False,
+    )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +24,7 @@ from typer.testing import CliRunner
 from api import cli
 from api.app import create_app
 from api.why_known import CODES
+from api.worker_life import silent_workers
 from deploy.local.ports import free_port
 from settings import load_settings
 from tests.integration.running import OVERLINE, RunningStack
@@ -199,6 +203,30 @@ async def test_no_worker_and_then_one_whose_code_fails(caller: Caller, stack: Ru
     await client.get_workflow_handle(f"task-{task_id}").terminate()
     # Until the API's own look finds it, and says so on the row.
     assert (await _until(caller, task_id, "ended_outside"))["facts"] == {"workflow": "terminated"}
+
+
+async def test_a_worker_that_died_in_its_poll_is_not_taken_for_a_busy_one(
+    stack: RunningStack,
+) -> None:
+    """Its last poll may be of a moment ago, and stand for a minute; that it is silent shows."""
+    client = await Client.connect(stack.settings.temporal_address)
+    worker = stack.pid("worker-1")
+
+    async def silent() -> bool:
+        names = await silent_workers(client, limit=timedelta(seconds=5))
+        return any(name.partition("@")[0] == str(worker) for name in names)
+
+    async with asyncio.timeout(90):
+        assert not await silent()
+        # Halted, and not killed: nobody starts another one in its place.
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            while not await silent():
+                await asyncio.sleep(0.5)
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        while await silent():
+            await asyncio.sleep(0.5)
 
 
 async def test_accepted_and_not_started(caller: Caller, books: Books) -> None:

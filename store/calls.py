@@ -28,6 +28,7 @@ __all__ = [
     "abandon",
     "begun_candidate",
     "close_call",
+    "disown",
     "end_call",
     "forget_process",
     "hand_over",
@@ -399,6 +400,17 @@ async def end_call(
 async def abandon(db: Database, key_id: UUID, key_digest: bytes, task_id: UUID) -> None:
     """Ends a call of which it is not known whether it was opened; no engine was asked."""
     await db.run_untenanted("select abandon_call(%s, %s, %s)", (key_id, key_digest, task_id))
+
+
+async def disown(db: Database, organisation_id: UUID, task_id: UUID) -> None:
+    """Makes an open call nobody's, as if its process had died: its workflow will end it."""
+    await db.run(
+        organisation_id,
+        "update calls set process_id = gen_random_uuid()"
+        " where organisation_id = %s and task_id = %s and ended_at is null"
+        " and process_id is not null",
+        (organisation_id, task_id),
+    )
 
 
 async def renew_process(db: Database, process_id: UUID, seconds: float) -> None:

@@ -48,6 +48,8 @@ LEASE_S = 10.0
 # How long the repetition of a call that is being made waits for it.
 REPEAT_PATIENCE_S = 60.0
 _POLL_S = 0.1
+# How often a call that may have been opened is looked for, once every renewal.
+DOUBTS = 5
 
 
 @dataclass
@@ -89,7 +91,8 @@ class FastLane:
     deps: Dependencies
     process_id: UUID = field(default_factory=uuid4)
     live: dict[UUID, LiveCall] = field(default_factory=dict)
-    _doubtful: set[tuple[UUID, bytes, UUID]] = field(default_factory=set)
+    _doubtful: dict[tuple[UUID, bytes, UUID], int] = field(default_factory=dict)
+    _given_up: set[tuple[UUID, UUID]] = field(default_factory=set)
     _renewing: asyncio.Task[None] | None = None
     _renewed_once: asyncio.Event = field(default_factory=asyncio.Event)
     _steady_since: float | None = None
@@ -262,9 +265,9 @@ class FastLane:
         )
         try:
             known = await calls.open_call(self.deps.db, asked)
-        except DatabaseUnavailable:
+        except (DatabaseUnavailable, asyncio.CancelledError):
             # It may have been opened, and this process lives, so nobody else would look for it.
-            self._doubtful.add((key_id, key_digest, asked.task_id))
+            self._doubtful[key_id, key_digest, asked.task_id] = DOUBTS
             raise
         match known:
             case calls.Unauthenticated():
@@ -297,8 +300,10 @@ class FastLane:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    def _ended(self, call: LiveCall) -> None:
+    def _ended(self, call: LiveCall, *, closed: bool) -> None:
         self.live.pop(call.task_id, None)
+        if not closed:
+            self._given_up.add((call.organisation_id, call.task_id))
 
     async def _earlier(self, known: calls.Known) -> calls.Known:
         """Wait for the first call that a repetition repeats, and return it with its answer.
@@ -354,14 +359,19 @@ class FastLane:
             await asyncio.sleep(RENEW_EVERY_S)
 
     async def _settle_doubts(self) -> None:
-        """Close calls of which it was not known whether they had been opened."""
-        while self._doubtful:
-            doubt = self._doubtful.pop()
-            try:
-                await calls.abandon(self.deps.db, *doubt)
-            except DatabaseUnavailable:
-                self._doubtful.add(doubt)
-                raise
+        """Close calls that may have been opened; let go of those that could not be closed.
+
+        The former were never made; of the latter the workflow makes an end.
+        """
+        for doubt in list(self._doubtful):
+            await calls.abandon(self.deps.db, *doubt)
+            # More than once: the statement that opens it may still be on its way.
+            self._doubtful[doubt] -= 1
+            if self._doubtful[doubt] == 0:
+                del self._doubtful[doubt]
+        for given_up in list(self._given_up):
+            await calls.disown(self.deps.db, *given_up)
+            self._given_up.discard(given_up)
 
 
 async def _quietly(work: Coroutine[Any, Any, None]) -> None:

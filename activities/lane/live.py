@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from opentelemetry.trace import Span, SpanKind
@@ -77,6 +77,12 @@ def usage_of(kept: dict[str, Any] | None) -> TokenUsage:
     return TokenUsage(**(kept or {}))
 
 
+class EndedCall(Protocol):
+    """Is told of a call's end, and whether it could be written down."""
+
+    def __call__(self, call: LiveCall, *, closed: bool) -> None: ...
+
+
 @dataclass
 class LiveCall:
     """A call that this process makes.
@@ -97,7 +103,7 @@ class LiveCall:
     task_id: UUID
     created_at: datetime
     cache_key: str | None
-    ended: Callable[[LiveCall], None]
+    ended: EndedCall
     cache = "miss"
     replayed = False
 
@@ -292,6 +298,7 @@ class LiveCall:
         await asyncio.shield(self._closing)
 
     async def _closed(self, outcome: Any, used: AttemptUsage, fields: dict[str, Any]) -> None:
+        done = False
         try:
             await self._journal.stop()
             waited = 0.0
@@ -313,12 +320,13 @@ class LiveCall:
                         raise
                     waited += OUTAGE_RETRY_S
                     await asyncio.sleep(OUTAGE_RETRY_S)
+            done = True
             self.billed_usd = closed.billed_usd
             record_settlement(self.option.deployment.model, outcome, closed)
             record_task(outcome)
         finally:
             self.over.set()
-            self.ended(self)
+            self.ended(self, closed=done)
 
     def _ending(self, outcome: Any, used: AttemptUsage, fields: dict[str, Any]) -> calls.Ending:
         seq, ids, text = self._journal.rest()

@@ -48,6 +48,25 @@ async def until_back(stack: RunningStack, client: openai.AsyncOpenAI, own_id: st
     raise AssertionError("no answer")
 
 
+async def assert_an_outage_is_a_503(stack: RunningStack, client: openai.AsyncOpenAI) -> None:
+    """While Postgres is away nobody is told that their key is bad; it recovers by itself."""
+    stack.kill("postgres")
+    refused: list[openai.APIStatusError] = []
+    for _ in range(600):
+        try:
+            await client.chat.completions.create(
+                model="mock", messages=[{"role": "user", "content": "hi"}]
+            )
+            break
+        except openai.APIStatusError as error:
+            refused.append(error)
+        await asyncio.sleep(0.1)
+    else:
+        raise AssertionError("it did not recover")
+    assert {(error.status_code, error.code) for error in refused} <= {(503, "database_unavailable")}
+    assert all(error.response.headers["retry-after"] for error in refused)
+
+
 async def test_calls_outlive_the_process_that_made_them(
     own_stack: Callable[..., RunningStack], tmp_path: Any
 ) -> None:
@@ -104,6 +123,8 @@ async def test_calls_outlive_the_process_that_made_them(
             (row,) = books.ledger(lost_id.removeprefix("chatcmpl-"))
             assert (row["billed_usd"], row["usage_source"]) == (0, "estimate")
             assert row["output_tokens"] > 0
+            books.assert_nothing_held(caller.organisation_id)
+            await assert_an_outage_is_a_503(stack, client)
             books.assert_nothing_held(caller.organisation_id)
             ids = [own_id, other_id]
             await assert_replays(

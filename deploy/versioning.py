@@ -14,7 +14,8 @@ from temporalio.worker import WorkerDeploymentConfig
 from settings import Settings
 from workflows.ingest import IngestDocument
 from workflows.registry import WORKFLOWS
-from workflows.versioned import UpgradingIngestDocument
+from workflows.session import Session
+from workflows.versioned import UpgradingIngestDocument, UpgradingSession
 
 __all__ = ["deployment_config", "workflows_of"]
 
@@ -48,5 +49,8 @@ def workflows_of(settings: Settings) -> Sequence[type]:
     """Return the workflows a worker runs; with versioning, some may change builds midway."""
     if not settings.worker_deployment:
         return WORKFLOWS
-    upgrading: dict[type, type] = {IngestDocument: UpgradingIngestDocument}
+    upgrading: dict[type, type] = {
+        IngestDocument: UpgradingIngestDocument,
+        Session: UpgradingSession,
+    }
     return [upgrading.get(each, each) for each in WORKFLOWS]

@@ -1,8 +1,8 @@
 """`Session`: sees to the turns of a conversation, one after the other in the order of its messages.
 
 What was said is in Postgres; a signal only says that there is something. The workflow ends when
-nothing is said for a while, and the next message starts it again. Between two turns it may go on
-in a new run, on the build of that day.
+nothing is said for a while, and the next message starts it again. Between two turns a long one
+goes on in a new run.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Session:
             if turn.task is not None:
                 await carry_filed(turn.task, turn.headline)
                 turns += 1
-                self._go_on_in_a_new_run()
+                self._go_on_in_a_new_run_if_long()
             # One whose message was refused has had its turn.
             elif turn.number is None and not await self._is_told(closed=turn.closed):
                 return SessionOutcome(session_id=self._session.session_id, turns=turns)
@@ -89,15 +89,6 @@ class Session:
                 )
         return self._told
 
-    def _go_on_in_a_new_run(self) -> None:
-        """Go on in a new run when this one is long, or a newer build waits to take over."""
-        run = workflow.info()
-        newer = run.is_target_worker_deployment_version_changed()
-        if not newer and not run.is_continue_as_new_suggested():
-            return
-        workflow.continue_as_new(
-            self._session,
-            initial_versioning_behavior=(
-                workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE if newer else None
-            ),
-        )
+    def _go_on_in_a_new_run_if_long(self) -> None:
+        if workflow.info().is_continue_as_new_suggested():
+            workflow.continue_as_new(self._session)

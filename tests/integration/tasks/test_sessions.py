@@ -27,6 +27,7 @@ from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller, Refused, say, words
 from tests.integration.tasks.histories import assert_replays, runs_of
+from tests.integration.tasks.test_worker_versions import builds_of, make_current, working
 from workflows.client import connect_kwargs
 from workflows.contracts import SessionInput, session_workflow_id
 
@@ -350,6 +351,37 @@ async def _stream(
         async for event in source:
             if event.data:
                 yield json.loads(event.data)
+
+
+async def test_it_goes_on_with_the_build_of_the_day(caller: Caller, stack: RunningStack) -> None:
+    """Begun on one build, which is gone when the next message comes."""
+    deployment = f"test-{uuid4().hex[:8]}"
+    old = stack.settings.model_copy(
+        update={
+            "task_queue": f"versioned-{deployment}",
+            "worker_deployment": deployment,
+            "build_id": "one",
+        }
+    )
+    async with serving(old) as api:
+        here = Caller(str(api.base_url), caller.token, caller.organisation_id, caller.key_id)
+        async with working(old):
+            await make_current(stack, deployment, "one")
+            session_id = await _begin(here)
+            await _say(here, session_id, say("One."))
+            await _until(here, session_id, _over)
+        async with working(old.model_copy(update={"build_id": "two"})):
+            await make_current(stack, deployment, "two")
+            await _say(here, session_id, say("Two."))
+            read = await _until(here, session_id, lambda seen: len(seen) == 2 and _over(seen))
+        await here.http.aclose()
+    assert [each["answer"] for each in read] == ["One.", "Two."]
+    client = await _temporal(stack)
+    workflow_id = session_workflow_id(UUID(session_id))
+    runs = [workflow_id, *(f"task-{each['task_id']}" for each in read)]
+    builds = [builds_of(await client.get_workflow_handle(each).fetch_history()) for each in runs]
+    assert builds == [{"one", "two"}, {"one"}, {"two"}]
+    await client.get_workflow_handle(workflow_id).terminate()
 
 
 async def test_a_message_to_a_turn_is_part_of_the_conversation(caller: Caller) -> None:

@@ -23,7 +23,9 @@ _NEAR_DEADLINE_S = 60.0
 def explain(known: Known) -> Why:
     """Return the reasons, most likely first; there is always at least one."""
     found = sorted(_reasons(known), key=lambda reason: CODES.index(reason.code))
-    moving = any(reason.code == "moving" for reason in found)
+    # What is near a limit moves all the same.
+    others = {reason.code for reason in found} - {"deadline", "budget_held"}
+    moving = bool(others) and others <= {"moving", "children_running"}
     return Why(status=known.status, moving=moving, reasons=tuple(found))
 
 
@@ -58,7 +60,9 @@ def _reasons(known: Known) -> Iterator[WhyReason]:
     stuck = list(_in_the_way(known, look))
     yield from stuck
     yield from _limits(known)
-    if not stuck:
+    if look.children:
+        yield _waits_for_children(known, look)
+    elif not stuck:
         yield _moving(known, look)
 
 
@@ -125,6 +129,7 @@ def _retrying(known: Known, activity: PendingActivity) -> WhyReason:
 _ADVICE = {
     "EngineDown": "The engine behind the model is broken or away: `overline logs triton`.",
     "DatabaseDown": "The worker cannot reach Postgres: `overline status`.",
+    "BudgetExceeded": "What tasks beside it hold is given back when their calls end.",
     "Timeout": "A worker died or hung in the middle; another one goes on where it was.",
     "Internal": "A defect of Overline's: `overline logs` has its type.",
 }
@@ -184,6 +189,17 @@ def _limits(known: Known) -> Iterator[WhyReason]:
                 held_usd=held,
                 needed_usd=progress.needed_usd,
             )
+
+
+def _waits_for_children(known: Known, look: WorkflowLook) -> WhyReason:
+    count, first = len(look.children), look.children[0]
+    return say(
+        "children_running",
+        f"It waits for {count} task(s) that it started, such as {first}.",
+        f"Ask the same of it: `overline why {first}`; `overline tree {known.task_id}` lists all.",
+        children=count,
+        child=first,
+    )
 
 
 def _moving(known: Known, look: WorkflowLook) -> WhyReason:

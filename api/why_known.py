@@ -30,6 +30,7 @@ CODES = (
     "waiting_for_person",
     "activity_retrying",
     "engine_silent",
+    "children_running",
     "moving",
     "deadline",
     "budget_held",

@@ -36,9 +36,14 @@ select s.step, s.status, s.started_at, g.model, g.state as generation, g.epoch,
 
 
 _BUDGETS = """
-select scope, cap_usd, spent_usd + overage_usd as spent_usd, held_usd
-  from budgets where organisation_id = %s and scope_id = any(%s) and cap_usd is not null
- order by depth
+select case when g.scope = 'task' and g.scope_id <> t.task_id then 'parent' else g.scope end
+         as scope,
+       g.cap_usd, g.spent_usd + g.overage_usd as spent_usd, g.held_usd
+  from tasks t
+  join budgets g on g.organisation_id = t.organisation_id
+   and g.scope_id = any (array[t.task_id, t.key_id, t.team_id, t.organisation_id] || t.ancestors)
+ where t.organisation_id = %s and t.task_id = %s and g.cap_usd is not null
+ order by g.depth
 """
 _HOLD = """
 select t.worst_case_usd as needed,
@@ -87,12 +92,11 @@ class Progress:
 
 async def progress_of(db: Database, organisation_id: UUID, task: Task) -> Progress:
     """Reads how far a task is."""
-    scopes = [task.task_id, task.key_id, task.team_id, organisation_id]
     steps, budgets, holds = await db.run_many(
         organisation_id,
         [
             (_NEWEST_STEP, (organisation_id, task.task_id)),
-            (_BUDGETS, (organisation_id, scopes)),
+            (_BUDGETS, (organisation_id, task.task_id)),
             (_HOLD, (organisation_id, task.task_id)),
         ],
     )

@@ -21,7 +21,7 @@ from temporalio.client import Client
 
 from tests.chaos.victims import kill, pids_of
 from tests.integration.running import RunningStack
-from tests.integration.tasks.caller import Caller, choose, choose_all, say, words
+from tests.integration.tasks.caller import Caller, ask, choose, choose_all, say, words
 from tests.integration.tasks.services import DOCUMENT, HttpService
 from tests.replay.recorded import FOLDER, PAYLOAD_KEYS
 from tests.upstream import registered, served
@@ -322,6 +322,66 @@ async def _housekeeping(recorder: Recorder) -> str:
     return "housekeeping-by-hand"
 
 
+async def _sub_agents(recorder: Recorder) -> str:
+    """Two sub-agents asked one after the other; the second one fails."""
+    caller = recorder.caller
+    question = ""
+    for name, system in (("child", say("Inside.")), ("broken", say("x", unheard_of=1))):
+        body = {"name": name, "model": MODEL, "system": system}
+        await caller.request("POST", "/v1/agents", json=body)
+        question += ask(name, "Speak.")
+    tools = [{"name": f"agent.{name}", "must_call": True} for name in ("child", "broken")]
+    return await recorder.ended("succeeded", question + say("Outside."), tools=tools)
+
+
+async def _sub_agent_cancelled(recorder: Recorder) -> str:
+    """Cancelled while its child speaks: the child ends first."""
+    caller = recorder.caller
+    body = {
+        "name": "slow",
+        "model": MODEL,
+        "system": say(words(80), pace_ms=20),
+        "sampling": {"max_tokens": 2000},
+    }
+    await caller.request("POST", "/v1/agents", json=body)
+    tools = [{"name": "agent.slow", "must_call": True}]
+    task_id = await caller.submit(ask("slow", "Speak.") + say("never"), model=MODEL, tools=tools)
+    while not (below := (await caller.task(task_id))["children"]):
+        await asyncio.sleep(0.05)
+    async with caller.watch(below[0]["id"]) as watcher:
+        await watcher.until(lambda seen: len(seen.text()) > 20)
+        await caller.cancel(task_id)
+        assert (await watcher.to_end()).type == "task.cancelled"
+    assert (await caller.ended(task_id))["status"] == "cancelled"
+    return f"task-{task_id}"
+
+
+async def _map(recorder: Recorder) -> str:
+    """Four inputs, two at a time, one of which fails."""
+    caller = recorder.caller
+    inputs = [say(f"answer {number}") for number in range(3)] + [say("x", unheard_of=1)]
+    body = {"model": MODEL, "inputs": inputs, "concurrency": 2}
+    map_id = (await caller.request("POST", "/v1/maps", json=body)).json()["id"]
+    assert (await caller.ended(map_id))["progress"]["failed"] == 1
+    return f"task-{map_id}"
+
+
+async def _map_cancelled(recorder: Recorder) -> str:
+    """Cancelled while two inputs are answered."""
+    caller = recorder.caller
+    inputs = [say(words(80), pace_ms=20)] * 3
+    sampling = {"max_tokens": 2000}
+    body = {"model": MODEL, "inputs": inputs, "concurrency": 2, "sampling": sampling}
+    map_id = (await caller.request("POST", "/v1/maps", json=body)).json()["id"]
+    while not (below := (await caller.task(map_id))["children"]):
+        await asyncio.sleep(0.05)
+    async with caller.watch(below[0]["id"]) as watcher:
+        await watcher.until(lambda seen: len(seen.text()) > 20)
+        await caller.cancel(map_id)
+    assert (await caller.ended(map_id))["status"] == "cancelled"
+    return f"task-{map_id}"
+
+
 KINDS: dict[str, Record] = {
     "approved": _approved,
     "budget": _budget,
@@ -332,6 +392,8 @@ KINDS: dict[str, Record] = {
     "fallback": _fallback,
     "housekeeping": _housekeeping,
     "ingestion": _ingestion,
+    "map": _map,
+    "map_cancelled": _map_cancelled,
     "message": _message,
     "output": _output,
     "output_invalid": _output_invalid,
@@ -344,6 +406,8 @@ KINDS: dict[str, Record] = {
     "scheduled": _scheduled,
     "session": _session,
     "step_limit": _step_limit,
+    "sub_agent_cancelled": _sub_agent_cancelled,
+    "sub_agents": _sub_agents,
     "tools": _tools,
     "uncached": _uncached,
     "webhook": _webhook,

@@ -74,6 +74,12 @@ def test_recordings_are_of_what_their_names_say() -> None:
     assert activities["webhook"]["webhooks.give_up"] == 0
     assert activities["housekeeping"]["housekeeping.payloads"] == 1
     assert events["scheduled"]["START_CHILD_WORKFLOW_EXECUTION_INITIATED"] == 1
+    for kind, children in (("sub_agents", 2), ("sub_agent_cancelled", 1), ("map", 4)):
+        assert events[kind]["START_CHILD_WORKFLOW_EXECUTION_INITIATED"] == children
+    assert events["map"]["CHILD_WORKFLOW_EXECUTION_FAILED"] == 1
+    for kind in ("sub_agent_cancelled", "map_cancelled"):
+        assert events[kind]["CHILD_WORKFLOW_EXECUTION_CANCELED"] >= 1
+        assert events[kind]["WORKFLOW_EXECUTION_CANCELED"] == 1
     for kind in ("cancelled", "cancelled_waiting"):
         assert events[kind]["WORKFLOW_EXECUTION_CANCELED"] == 1
     assert activities["output"]["generation.generate"] == 3

@@ -53,6 +53,8 @@ async def test_another_tenants_ids_are_like_random_ones(
     ]
     yearly = {"name": "s", "interval_seconds": 30_000_000, "task": {"input": "?", "model": MODEL}}
     schedule = (await api.post("/v1/schedules", json=yearly, headers=tenant.headers)).json()["id"]
+    inputs = {"inputs": ["?"], "model": MODEL}
+    over = (await api.post("/v1/maps", json=inputs, headers=tenant.headers)).json()["id"]
     own = (await api.post("/v1/tasks", json={"input": "?"}, headers=other_tenant.headers)).json()[
         "id"
     ]
@@ -84,6 +86,7 @@ async def test_another_tenants_ids_are_like_random_ones(
             collection["id"],
             {},
         ),
+        ("get", "/v1/maps/{map_id}/results"): ("/v1/maps/{id}/results", over, {}),
         ("post", "/v1/tasks/{task_id}/pause"): ("/v1/tasks/{id}/pause", task.id, {}),
         ("post", "/v1/tasks/{task_id}/resume"): ("/v1/tasks/{id}/resume", task.id, {}),
         ("get", "/v1/tasks/{task_id}/why"): ("/v1/tasks/{id}/why", task.id, {}),

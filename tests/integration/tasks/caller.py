@@ -24,6 +24,7 @@ __all__ = [
     "Refused",
     "Unavailable",
     "Watcher",
+    "ask",
     "choose",
     "say",
     "words",
@@ -49,6 +50,13 @@ def choose_all(*choices: dict[str, Any], **attributes: str | int | float) -> str
     """Return a directive that has the scripted engine choose several calls in one step."""
     more = "".join(f" {name}={value}" for name, value in attributes.items())
     return f"[[call text={json.dumps(json.dumps(list(choices)))}{more}]]"
+
+
+def ask(agent: str, question: str, **attributes: str | int | float) -> str:
+    """Return a directive that has the scripted engine ask a sub-agent."""
+    more = "".join(f" {name}={value}" for name, value in attributes.items())
+    choice = json.dumps({"tool": f"agent.{agent}", "arguments": {"input": question}})
+    return f"[[call text={json.dumps(choice)}{more}]]"
 
 
 def words(count: int) -> str:

@@ -373,3 +373,21 @@ async def test_a_map_on_file_is_started_whoever_died(caller: Caller, stack: Runn
             (copied, map_id),
         )
     assert (await caller.ended(copied))["progress"]["done"] == 2
+
+
+def test_the_command_line_maps_a_file_and_shows_the_tree(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "inputs.jsonl", tmp_path / "answers.jsonl"
+    lines = [say("one"), {"input": say("two")}, [{"role": "user", "content": say("three")}]]
+    file.write_text("\n".join(json.dumps(line) for line in lines))
+    words = ("map", str(file), "--model", MODEL, "--concurrency", "2")
+    done = stack.json(*words, "-o", str(out))
+    assert done["map"]["progress"]["done"] == 3
+    answered = [json.loads(line)["answer"] for line in out.read_text().splitlines()]
+    assert answered == ["one", "two", "three"]
+    shown = stack.overline("tree", done["map"]["id"])
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("succeeded") == 4
+    file.write_text("not JSON")
+    assert stack.overline(*words).returncode == 1

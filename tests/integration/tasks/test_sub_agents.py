@@ -13,18 +13,11 @@ from temporalio.client import Client
 from tests.chaos.victims import kill, pids_of
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
-from tests.integration.tasks.caller import Caller, Refused, say, words
+from tests.integration.tasks.caller import Caller, Refused, ask, say, words
 from tests.integration.tasks.histories import assert_replays
 from workflows.client import connect_kwargs
 
 MODEL = "scripted"
-
-
-def ask(agent: str, question: str, *, turn: int | None = None) -> str:
-    """Return a directive that has the scripted engine ask a sub-agent."""
-    choice = json.dumps({"tool": f"agent.{agent}", "arguments": {"input": question}})
-    pinned = f" turn={turn}" if turn else ""
-    return f"[[call text={json.dumps(choice)}{pinned}]]"
 
 
 async def agent(caller: Caller, name: str, **fields: Any) -> dict[str, Any]:

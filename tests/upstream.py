@@ -40,6 +40,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -391,6 +392,41 @@ def served() -> Iterator[Served]:
     finally:
         server.should_exit = True
         thread.join(5)
+
+
+KEY = "sk-canary-upstream-0123456789"
+
+
+def registered(folder: Path, url: str) -> dict[str, str]:
+    """Write an operator's files that name an upstream; return the settings that name the files.
+
+    `mock*` is priced with amounts that tell the buckets apart, `free*` costs nothing on purpose,
+    `unpriced` has no price, `named` is called otherwise there, `keyless` has a key that is missing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {
+        "base_url": url,
+        "api_key": "scripted",
+        "context_window": 16_384,
+        "max_output_tokens": 4_096,
+        "capabilities": ["chat", "tools", "json_schema"],
+    }
+    price = {"from": "2026-01-01", "input": 1, "cached_input": 0.5, "output": 2, "reasoning": 4}
+    entries = [
+        {"name": "mock*", **about, "prices": price},
+        {"name": "free*", **about, "prices": {"input": 0, "output": 0}},
+        {"name": "unpriced", **about},
+        {"name": "named", **about, "prices": price, "upstream_model": "mock-other"},
+        {"name": "keyless", **about, "prices": price, "api_key": "missing"},
+    ]
+    routes = [
+        {"name": f"after{fault}", "candidates": [{"model": f"mock{fault}"}, {"model": "scripted"}]}
+        for fault in ("-429", "-500", "-401", "-cut", "-toolong")
+    ]
+    file, keys = folder / "upstreams.json", folder / "upstream-keys.json"
+    file.write_text(json.dumps({"upstreams": entries, "routes": routes}))
+    keys.write_text(json.dumps({"scripted": KEY}))
+    return {"OVERLINE_UPSTREAMS": str(file), "OVERLINE_UPSTREAM_KEYS_FILE": str(keys)}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ PUBLIC = {
     ("get", "/readyz"),
     ("get", "/metrics"),
     ("post", "/codec/{capability}/decode"),
+    ("post", "/codec/{capability}/download"),
     ("post", "/codec/{capability}/encode"),
 }
 

@@ -76,9 +76,12 @@ create index session_messages_by_task on session_messages (organisation_id, task
 -- fork of a turn has it too, and is no turn.
 -- The owner is fenced too, but not while what is there is checked.
 alter table tasks no force row level security;
-alter table tasks add column session_id uuid, add column session_number int,
-    add constraint tasks_of_session check ((session_id is null) = (session_number is null)),
-    add constraint tasks_session foreign key (organisation_id, session_id) references sessions;
+alter table tasks add column session_id uuid, add column session_number int;
+-- No row has either yet.
+alter table tasks add constraint tasks_of_session
+    check ((session_id is null) = (session_number is null)) not valid;
+alter table tasks add constraint tasks_session
+    foreign key (organisation_id, session_id) references sessions not valid;
 alter table tasks force row level security;
 
 do $$

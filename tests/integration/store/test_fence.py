@@ -152,6 +152,8 @@ async def test_functions_pin_where_they_look_for_names(admin_db: Database) -> No
     assert {name: f["owner"] for name, f in definers.items()} == {
         "authenticate": "overline_definer",
         "unstarted_tasks": "overline_definer",
+        "unsent_messages": "overline_definer",
+        "unsent_sessions": "overline_definer",
         "unsent_wishes": "overline_definer",
         "orphaned_calls": "overline_definer",
         "audit_append": "overline_definer",

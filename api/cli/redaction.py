@@ -35,7 +35,7 @@ _KEPT = frozenset({
     "usage_source", "version", "waste_cause",
 })
 # fmt: on
-_KEPT_ENDINGS = ("_usd", "_usd_per_million", "_id", "_ids", "_key", "_digest", "_at")
+_KEPT_ENDINGS = ("_usd", "_usd_per_million", "_id", "_ids", "_key", "_digest", "_at", "definition")
 #: What an id, a key, a digest, a time or an amount of ours looks like; a caller's own does not.
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _OURS = re.compile(

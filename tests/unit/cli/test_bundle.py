@@ -56,7 +56,7 @@ def _words(bundle: Bundle) -> str:
 
 
 # Whether this task's call had to wait for a person depended on its arguments, which are gone.
-ASKS_BY_ARGUMENT = {("approved", True)}
+ASKS_BY_ARGUMENT = {("approved", True), ("parallel", True)}
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,8 @@ class FastLane:
     async def start(self) -> None:
         """Begin to say that this process lives."""
         self._renewing = asyncio.create_task(self._renew())
+        # So that no call waits for a tokenizer; one that is missing is said where it is needed.
+        self._leaving.add(asyncio.create_task(_quietly(self.deps.preload())))
 
     async def stop(self) -> None:
         """Say that it ends: what it leaves open is taken over at once."""
@@ -378,7 +380,7 @@ async def _quietly(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception as error:
-        log.warning("a call whose client had gone ended badly: %s", type(error).__name__)
+        log.warning("work of the lane behind its callers ended badly: %s", type(error).__name__)
 
 
 def _kept(

@@ -105,7 +105,7 @@ def served(command: list[str], url: str, **environment: str) -> Iterator[int]:
         start_new_session=True,
     )
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 400
         while True:
             try:
                 urllib.request.urlopen(url, timeout=2).close()

@@ -188,6 +188,28 @@ async def test_a_client_that_leaves_a_model_of_ours_pays_what_the_engine_counted
     books.assert_nothing_held(caller.organisation_id)
 
 
+async def test_a_call_cancelled_over_rest_is_billed_too(caller: Caller, books: Any) -> None:
+    body = {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": say(words(80), pace_ms=20)}],
+        "stream": True,
+    }
+    async with caller.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        task_id = answer.headers["x-overline-task"]
+        seen = 0
+        async for _ in answer.aiter_lines():
+            seen += 1
+            if seen == 30:
+                break
+        assert (await caller.cancel(task_id))["requested"] is True
+        rows = await settled(books, caller, 1)
+    assert rows[0]["outcome"] == "cancelled"
+    assert rows[0]["billed_usd"] > 0
+    await books.assert_attempts_equal(rows)
+    task = await caller.task(task_id)
+    assert (task["kind"], task["status"]) == ("call", "cancelled")
+
+
 async def test_a_call_that_is_to_be_finished_is_finished(
     caller: Caller, sdk: openai.AsyncOpenAI, books: Any
 ) -> None:

@@ -25,6 +25,8 @@ def error_answer(
     scope: Scope,
     kind: type[errors.OverlineError],
     detail: str,
+    # A member may be called `scope`, too: the budget's, or the one a key lacks.
+    /,
     *,
     status: int | None = None,
     headers: Mapping[str, str] | None = None,

@@ -88,8 +88,8 @@ class Children:
         call = ended.call
         organisation = call.tenant.organisation_id
         child = await self._row(organisation, ended.task_id)
-        tree = await children.tree_of(
-            self._deps.db, organisation, child.task_id, child.root_task_id
+        _, tree = await children.below(
+            self._deps.db, organisation, child.task_id, child.root_task_id, limit=0
         )
         allowed = await self._results.allowed(call)
         if isinstance(allowed, Allowed):

@@ -29,7 +29,8 @@ __all__ = ["SubAgentPins", "require_no_cycle"]
 _DESCRIPTION_CHARS = 400
 _INPUT_SCHEMA = {
     "type": "object",
-    "properties": {"input": {"type": "string", "minLength": 1}},
+    # Fits the tokens that a choice may have; a grammar would allow 300 characters by itself.
+    "properties": {"input": {"type": "string", "minLength": 1, "maxLength": 600}},
     "required": ["input"],
 }
 #: Below the task itself, which may stand below a map.

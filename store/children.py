@@ -13,7 +13,7 @@ from store.refusals import Refusal, refusal_from_row
 from store.tasks import Submitted
 from store.text import jsonb
 
-__all__ = ["Child", "Tree", "children_of", "file_child", "tree_of"]
+__all__ = ["Child", "Tree", "below", "file_child"]
 
 #: Of a task's children, as many are read with it.
 MOST_LISTED = 100
@@ -100,37 +100,33 @@ async def file_child(
     return refusal or Submitted(row["task_id"], row["created"], row["conflict"])
 
 
-_CHILDREN = ", ".join(Child.__dataclass_fields__)
+_CHILDREN = (
+    f"select {', '.join(Child.__dataclass_fields__)} from tasks"
+    " where organisation_id = %s and parent_task_id = %s order by task_id limit %s"
+)
+_TREE = """
+select count(*) as tasks,
+       coalesce(sum(t.prompt_tokens + t.completion_tokens), 0)::bigint as tokens,
+       coalesce(sum(t.billed_usd), 0) as billed_usd, coalesce(sum(t.waste_usd), 0) as waste_usd,
+       coalesce(sum(t.saved_usd), 0) as saved_usd
+  from tasks t
+ where t.organisation_id = %(organisation)s and (t.task_id = %(task)s
+        or (t.root_task_id = %(root)s and t.parent_task_id is not null
+            and %(task)s = any (t.ancestors)))
+"""
 
 
-async def children_of(
-    db: Database, organisation_id: UUID, task_id: UUID, *, limit: int = MOST_LISTED
-) -> list[Child]:
-    """A task's children, oldest first."""
-    rows = await db.run(
-        organisation_id,
-        f"select {_CHILDREN} from tasks where organisation_id = %s and parent_task_id = %s"
-        " order by task_id limit %s",
-        (organisation_id, task_id, limit),
-    )
-    return [Child(**row) for row in rows]
-
-
-async def tree_of(db: Database, organisation_id: UUID, task_id: UUID, root: UUID) -> Tree:
-    """Adds up a task and everything below it.
+async def below(
+    db: Database, organisation_id: UUID, task_id: UUID, root: UUID, *, limit: int = MOST_LISTED
+) -> tuple[list[Child], Tree]:
+    """A task's children, oldest first, and what it took with everything below it.
 
     Args:
         root: the task its caller submitted.
+        limit: most children that are read.
     """
-    rows = await db.run(
-        organisation_id,
-        "select count(*) as tasks,"
-        " coalesce(sum(t.prompt_tokens + t.completion_tokens), 0)::bigint as tokens,"
-        " coalesce(sum(t.billed_usd), 0) as billed_usd,"
-        " coalesce(sum(t.waste_usd), 0) as waste_usd,"
-        " coalesce(sum(t.saved_usd), 0) as saved_usd"
-        " from tasks t where t.organisation_id = %s and (t.task_id = %s or"
-        " (t.root_task_id = %s and t.parent_task_id is not null and %s = any (t.ancestors)))",
-        (organisation_id, task_id, root, task_id),
+    key = {"organisation": organisation_id, "task": task_id, "root": root}
+    children, trees = await db.run_many(
+        organisation_id, [(_CHILDREN, (organisation_id, task_id, limit)), (_TREE, key)]
     )
-    return Tree(**rows[0])
+    return [Child(**row) for row in children], Tree(**trees[0])

@@ -200,11 +200,11 @@ def _cancel_call(parts: Parts, record: tasks.Task) -> Cancellation:
 
 async def _below(parts: Parts, caller: Principal, record: tasks.Task) -> Below:
     organisation, db = caller.organisation_id, parts.database
-    return Below(
-        await children.children_of(db, organisation, record.task_id),
-        await children.tree_of(db, organisation, record.task_id, record.root_task_id),
-        await maps.map_progress(db, organisation, record.task_id) if record.kind == "map" else None,
+    found, tree = await children.below(db, organisation, record.task_id, record.root_task_id)
+    progress = (
+        await maps.map_progress(db, organisation, record.task_id) if record.kind == "map" else None
     )
+    return Below(found, tree, progress)
 
 
 async def _find(parts: Parts, caller: Principal, task_id: UUID) -> tasks.Task:

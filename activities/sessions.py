@@ -12,6 +12,7 @@ from activities.failures import typed_failures
 from activities.filing import digest_of_request
 from observability.metrics import record_refusal, record_task
 from store import sessions, turns
+from store.errors import DatabaseUnavailable, StoreError
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from store.refusals import Refusal
 from workflows.contracts import NextTurn, SessionInput, TaskRequest, Tenant
@@ -52,6 +53,10 @@ class Sessions:
                 session, head, Forbidden.code, "the key lacks the scope `tasks`"
             )
         request = TaskRequest.model_validate({**head.resolved, "input": head.content})
+        if request.priority == "interactive" and "interactive" not in head.principal.scopes:
+            return await self._refuse(
+                session, head, Forbidden.code, "the key lacks the scope `interactive`"
+            )
         catalogue = await self._deps.catalogue.read()
         try:
             models = models_of(catalogue, request.route, request.model)
@@ -60,24 +65,32 @@ class Sessions:
             return await self._refuse(session, head, NotFound.code, str(error))
         before = await self._before(session, head)
         stored = request.model_dump(mode="json")
-        verdict = await turns.file_turn(
-            self._deps.db,
-            head.principal,
-            session_id=session_id,
-            number=head.number,
-            digest=before[0],
-            chars=before[1],
-            task_id=uuid7(),
-            # A caller's key holds no blank, so it is never one of these.
-            idempotency_key=f"session {session_id} {head.number}",
-            request_digest=digest_of_request(stored),
-            input=stored,
-            user=request.user,
-            tags=dict(request.tags),
-            route=request.route,
-            worst_case_usd=first_call,
-            max_cost_usd=request.limits.max_cost_usd or self._deps.settings.default_max_cost_usd,
-        )
+        try:
+            verdict = await turns.file_turn(
+                self._deps.db,
+                head.principal,
+                session_id=session_id,
+                number=head.number,
+                digest=before[0],
+                chars=before[1],
+                task_id=uuid7(),
+                # A caller's key holds no blank, so it is never one of these.
+                idempotency_key=f"session {session_id} {head.number}",
+                request_digest=digest_of_request(stored),
+                input=stored,
+                user=request.user,
+                tags=dict(request.tags),
+                route=request.route,
+                worst_case_usd=first_call,
+                max_cost_usd=request.limits.max_cost_usd
+                or self._deps.settings.default_max_cost_usd,
+            )
+        except DatabaseUnavailable:
+            raise
+        except StoreError as error:
+            # What the key may not use, in the store's own words. A message that cannot be filed
+            # must not keep those behind it from their turns.
+            return await self._refuse(session, head, KeyRefused.code, str(error))
         if isinstance(verdict, Refusal):
             record_refusal(verdict.code, verdict.scope)
             if verdict.code != "budget_exceeded":

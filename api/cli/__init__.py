@@ -6,9 +6,12 @@ errors come at once, and `overline psql` needs no Temporal client.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import sys
 from importlib import import_module, metadata
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -118,4 +121,23 @@ def main() -> None:
     try:
         _app()
     except KeyboardInterrupt:
-        sys.exit(130)
+        _leave(130)
+    except SystemExit as ending:
+        if not isinstance(ending.code, int | None):
+            raise
+        _leave(ending.code or 0)
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process, past the end of the interpreter if Temporal's native core has threads.
+
+    One that hands over a result just then aborts it, after all was done and said
+    (temporalio/sdk-python#300).
+    """
+    if "temporalio.bridge.temporal_sdk_bridge" in sys.modules:
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                stream.flush()
+        os._exit(status)
+    sys.exit(status)

@@ -11,7 +11,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Path, Request
 from starlette.responses import Response
 
-from api.authentication import Caller, parts_of
+from api.authentication import Caller, origin_of, parts_of
 from api.json_body import BODY_MODELS, request_body
 from api.lane import Call, Lane
 from api.openai.answering import CallAnswer, call_headers
@@ -35,6 +35,7 @@ from api.parts import Parts
 from inference.answers import Answer
 from inference.usage import TokenUsage
 from store.calls import Known
+from store.identity import Origin
 from workflows.contracts.call import CallSpec, OnDisconnect
 
 __all__ = ["router"]
@@ -98,7 +99,7 @@ async def create_chat_completion(request: Request, parts: PartsOf) -> Response:
 
 @router.get(
     "/v1/chat/completions/{completion_id}",
-    responses=answers(404),
+    responses=answers(400, 404),
     summary="Read a chat completion again",
 )
 async def get_chat_completion(completion_id: str, caller: Caller, parts: PartsOf) -> Response:
@@ -161,7 +162,7 @@ async def create_response(request: Request, parts: PartsOf) -> Response:
     asked = read_response(door.document)
     history: list[dict[str, Any]] = []
     if asked.previous_response_id is not None:
-        principal = await parts.callers.principal(door.token, parts.database)
+        principal = await parts.callers.principal(door.token, parts.database, door.origin)
         history = await _history(door.lane, principal.organisation_id, asked.previous_response_id)
     spec = CallSpec(
         endpoint="responses",
@@ -181,7 +182,9 @@ async def create_response(request: Request, parts: PartsOf) -> Response:
     return door.answer(spec, Responses(asked), stream=bool(asked.stream))
 
 
-@router.get("/v1/responses/{response_id}", responses=answers(404), summary="Read a response again")
+@router.get(
+    "/v1/responses/{response_id}", responses=answers(400, 404), summary="Read a response again"
+)
 async def get_response(response_id: str, caller: Caller, parts: PartsOf) -> Response:
     """Read a response by its id; one that is still being made is a 409."""
     known, spec = await _on_file(
@@ -224,6 +227,7 @@ async def create_embeddings(request: Request, parts: PartsOf) -> Response:
         asked.texts,
         key_id=door.token.key_id,
         key_digest=door.token.digest,
+        origin=door.origin,
         idempotency_key=door.idempotency_key,
         request_digest=door.digest("embeddings"),
     )
@@ -239,18 +243,19 @@ async def create_embeddings(request: Request, parts: PartsOf) -> Response:
         cache=made.cache,
         replayed=made.replayed,
         cost_usd=f"{made.billed_usd:f}",
+        rate=made.rate,
     )
     return Response(msgspec.json.encode(document), media_type="application/json", headers=headers)
 
 
-@router.get("/v1/models", responses=answers(), summary="Models and routes")
+@router.get("/v1/models", responses=answers(400), summary="Models and routes")
 async def get_models(caller: Caller, parts: PartsOf) -> Response:
     """List what can be named as `model`."""
     document = models_list(await parts.catalogue.read())
     return Response(msgspec.json.encode(document), media_type="application/json")
 
 
-@router.get("/v1/models/{model:path}", responses=answers(404), summary="One model or route")
+@router.get("/v1/models/{model:path}", responses=answers(400, 404), summary="One model or route")
 async def get_model(
     model: Annotated[str, Path(max_length=256)], caller: Caller, parts: PartsOf
 ) -> Response:
@@ -271,7 +276,8 @@ async def get_model(
 class _Door:
     """What every call's request says besides its body, looked at before anything of it is done."""
 
-    def __init__(self, request: Request, parts: Parts, token: Token) -> None:
+    def __init__(self, request: Request, parts: Parts, token: Token, origin: Origin) -> None:
+        self.origin = origin
         self.document: Any = request.scope["state"].get("document")
         self.lane = _lane(parts)
         self.token = token
@@ -289,9 +295,12 @@ class _Door:
     @classmethod
     async def of(cls, request: Request, parts: Parts) -> _Door:
         """Return it, once it is known that no stranger asks."""
-        token = await parts.callers.token(request.headers.get("authorization"), parts.database)
+        origin = origin_of(request)
+        token = await parts.callers.token(
+            request.headers.get("authorization"), parts.database, origin
+        )
         request.scope["state"]["key_id"] = str(token.key_id)
-        return cls(request, parts, token)
+        return cls(request, parts, token, origin)
 
     def answer(self, spec: CallSpec, rendering: Rendering, *, stream: bool) -> CallAnswer:
         """Return the answer that a call will be."""
@@ -317,6 +326,7 @@ class _Door:
                 spec,
                 key_id=self.token.key_id,
                 key_digest=self.token.digest,
+                origin=self.origin,
                 idempotency_key=self.idempotency_key,
                 request_digest=self.digest(spec.endpoint),
                 cache=self._cache,

@@ -167,12 +167,20 @@ async def cancel_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Cancella
         return Cancellation(
             id=task_id, status=status, requested=False, detail=f"It had {status.value} already."
         )
+    if record.kind == "call" and parts.lane is not None and parts.lane.cancel(task_id):
+        detail = "It was asked to end; what was made until now is billed."
+        return Cancellation(id=task_id, status=status, requested=True, detail=detail)
     orchestrator = Orchestrator(parts.temporal, parts.settings)
     if await orchestrator.cancel_task(task_id):
         detail = "It was asked to end; `task.cancelled` follows in its events."
         return Cancellation(id=task_id, status=status, requested=True, detail=detail)
     if record.kind == "call":
-        return _cancel_call(parts, record)
+        # Only the process that makes it can end it, and bill what was made.
+        raise ProblemError(
+            errors.Conflict,
+            "Another API process makes this call, or it is ending; it ends when its client closes "
+            "the connection.",
+        )
     # Accepted and never started, or ended this moment: there is nobody to ask, so the row ends.
     ended = await tasks.finish_task(
         parts.database,
@@ -184,18 +192,6 @@ async def cancel_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Cancella
         await start_deliveries(parts, caller.organisation_id, task_id)
     detail = "It had not begun and never will." if ended else "It has ended this moment."
     return Cancellation(id=task_id, status=status, requested=bool(ended), detail=detail)
-
-
-def _cancel_call(parts: Parts, record: tasks.Task) -> Cancellation:
-    """End a call that a process makes: only that process can, and bill what was made."""
-    status = TaskStatus(record.status)
-    if parts.lane is None or not parts.lane.cancel(record.task_id):
-        raise ProblemError(
-            errors.Conflict,
-            "Another API process makes this call; it ends when its client closes the connection.",
-        )
-    detail = "It was asked to end; what was made until now is billed."
-    return Cancellation(id=record.task_id, status=status, requested=True, detail=detail)
 
 
 async def _below(parts: Parts, caller: Principal, record: tasks.Task) -> Below:

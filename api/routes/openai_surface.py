@@ -11,7 +11,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Path, Request
 from starlette.responses import Response
 
-from api.authentication import Caller, origin_of, parts_of
+from api.authentication import Caller, parts_of
 from api.json_body import BODY_MODELS, request_body
 from api.lane import Call, Lane
 from api.openai.answering import CallAnswer, call_headers
@@ -35,7 +35,6 @@ from api.parts import Parts
 from inference.answers import Answer
 from inference.usage import TokenUsage
 from store.calls import Known
-from store.identity import Origin
 from workflows.contracts.call import CallSpec, OnDisconnect
 
 __all__ = ["router"]
@@ -162,7 +161,7 @@ async def create_response(request: Request, parts: PartsOf) -> Response:
     asked = read_response(door.document)
     history: list[dict[str, Any]] = []
     if asked.previous_response_id is not None:
-        principal = await parts.callers.principal(door.token, parts.database, door.origin)
+        principal = await parts.callers.principal(door.token, parts.database)
         history = await _history(door.lane, principal.organisation_id, asked.previous_response_id)
     spec = CallSpec(
         endpoint="responses",
@@ -227,7 +226,6 @@ async def create_embeddings(request: Request, parts: PartsOf) -> Response:
         asked.texts,
         key_id=door.token.key_id,
         key_digest=door.token.digest,
-        origin=door.origin,
         idempotency_key=door.idempotency_key,
         request_digest=door.digest("embeddings"),
     )
@@ -243,7 +241,6 @@ async def create_embeddings(request: Request, parts: PartsOf) -> Response:
         cache=made.cache,
         replayed=made.replayed,
         cost_usd=f"{made.billed_usd:f}",
-        rate=made.rate,
     )
     return Response(msgspec.json.encode(document), media_type="application/json", headers=headers)
 
@@ -276,8 +273,7 @@ async def get_model(
 class _Door:
     """What every call's request says besides its body, looked at before anything of it is done."""
 
-    def __init__(self, request: Request, parts: Parts, token: Token, origin: Origin) -> None:
-        self.origin = origin
+    def __init__(self, request: Request, parts: Parts, token: Token) -> None:
         self.document: Any = request.scope["state"].get("document")
         self.lane = _lane(parts)
         self.token = token
@@ -295,12 +291,9 @@ class _Door:
     @classmethod
     async def of(cls, request: Request, parts: Parts) -> _Door:
         """Return it, once it is known that no stranger asks."""
-        origin = origin_of(request)
-        token = await parts.callers.token(
-            request.headers.get("authorization"), parts.database, origin
-        )
+        token = await parts.callers.token(request.headers.get("authorization"), parts.database)
         request.scope["state"]["key_id"] = str(token.key_id)
-        return cls(request, parts, token, origin)
+        return cls(request, parts, token)
 
     def answer(self, spec: CallSpec, rendering: Rendering, *, stream: bool) -> CallAnswer:
         """Return the answer that a call will be."""
@@ -326,7 +319,6 @@ class _Door:
                 spec,
                 key_id=self.token.key_id,
                 key_digest=self.token.digest,
-                origin=self.origin,
                 idempotency_key=self.idempotency_key,
                 request_digest=self.digest(spec.endpoint),
                 cache=self._cache,

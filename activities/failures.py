@@ -14,7 +14,7 @@ from inference.errors import EngineBusy as Busy
 from inference.errors import EngineDenied as Denied
 from inference.errors import EngineError
 from inference.errors import RequestRefused as EngineRefused
-from store.errors import DatabaseUnavailable, Fenced, JournalGap, StoreError
+from store.errors import DatabaseUnavailable, Fenced, JournalGap, KeyRestricted, StoreError
 from store.pricing import UnknownName, Unpriced
 from workflows.errors import (
     ContextTooLong,
@@ -23,6 +23,7 @@ from workflows.errors import (
     EngineDenied,
     EngineDown,
     Internal,
+    KeyRefused,
     ModelUnpriced,
     NotFound,
     OverlineError,
@@ -63,6 +64,8 @@ def typed_failures(run: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             raise _failure(NotFound(str(error))) from error
         except Unpriced as error:
             raise _failure(ModelUnpriced(str(error))) from error
+        except KeyRestricted as error:
+            raise _failure(KeyRefused(str(error))) from error
         except StoreError as error:
             # Settled, not admitted, not found: another try would meet the same.
             raise ApplicationError(str(error), type=Internal.type(), non_retryable=True) from error

@@ -1,12 +1,12 @@
 """Who is calling: a bearer token becomes a principal, or the request ends with 401.
 
-The whole token is checked against the database on every request: nothing about a key is cached,
-so a key that is disabled stops working with the next request.
+The whole token is checked against the database on every request, with where the request comes from
+and goes to: nothing about a key is cached, so a key that is disabled, rotated or restricted stops
+working with the next request.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
@@ -14,13 +14,22 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from api.parts import Parts
-from api.problems import forbidden, unauthenticated
-from store.identity import Principal, authenticate
+from api.problems import forbidden, not_accepted, unauthenticated
+from store.identity import Origin, Principal, authenticate
 
-__all__ = ["Caller", "CodecCaller", "CollectionsCaller", "SpendCaller", "parts_of", "require"]
+__all__ = [
+    "AdminCaller",
+    "Caller",
+    "CodecCaller",
+    "CollectionsCaller",
+    "SpendCaller",
+    "origin_of",
+    "parts_of",
+    "require",
+]
 
-#: `ol_<key id, 32 hex digits>_<32 random bytes, base64url>`
-_TOKEN = re.compile(r"ol_[0-9a-f]{32}_[A-Za-z0-9_-]{43}")
+#: What the scope `read` lets a key look at, and not change.
+_READABLE = frozenset({"tasks", "collections", "spend"})
 
 _bearer = HTTPBearer(
     scheme_name="ApiKey",
@@ -37,6 +46,14 @@ def parts_of(request: Request) -> Parts:
     return parts
 
 
+def origin_of(request: Request) -> Origin:
+    """Return where a request comes from and goes to.
+
+    Behind a proxy on this machine the address is what it forwards; see docs/operations.md.
+    """
+    return Origin(request.client.host if request.client else None, request.url.path)
+
+
 def require(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
     """Return a dependency that yields the caller, who must have `scope`.
 
@@ -49,16 +66,19 @@ def require(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
         parts: Annotated[Parts, Depends(parts_of)],
         credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     ) -> Principal:
+        if credentials is None:
+            raise unauthenticated()
         # A token of the wrong form is refused without asking the database.
-        if credentials is None or not _TOKEN.fullmatch(credentials.credentials):
-            raise unauthenticated()
-        principal = await authenticate(parts.database, credentials.credentials)
-        if not isinstance(principal, Principal):
-            raise unauthenticated()
-        request.scope["state"]["key_id"] = str(principal.key_id)
-        if scope not in principal.scopes:
+        found = await authenticate(parts.database, credentials.credentials, origin_of(request))
+        if not isinstance(found, Principal):
+            raise not_accepted(found)
+        request.scope["state"]["key_id"] = str(found.key_id)
+        parts.key_use.note(found.key_id)
+        if scope not in found.scopes and not (
+            request.method == "GET" and scope in _READABLE and "read" in found.scopes
+        ):
             raise forbidden(scope)
-        return principal
+        return found
 
     return caller
 
@@ -66,4 +86,5 @@ def require(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
 Caller = Annotated[Principal, Depends(require("tasks"))]
 CollectionsCaller = Annotated[Principal, Depends(require("collections"))]
 SpendCaller = Annotated[Principal, Depends(require("spend"))]
+AdminCaller = Annotated[Principal, Depends(require("admin"))]
 CodecCaller = Annotated[Principal, Depends(require("codec"))]

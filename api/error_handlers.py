@@ -11,7 +11,7 @@ from api.error_shape import error_answer, no_such_route
 from api.invalid_input import field_problems
 from api.openai.errors import OpenAIError, error_response
 from api.problems import ProblemError, request_id_of, unavailable
-from store.errors import DatabaseUnavailable
+from store.errors import DatabaseUnavailable, KeyRestricted
 from workflows import errors
 
 __all__ = ["add_error_handlers"]
@@ -25,6 +25,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(DatabaseUnavailable, _on_database_unavailable)
+    app.add_exception_handler(KeyRestricted, _on_key_restricted)
 
 
 async def _on_problem(request: Request, exc: Exception) -> Response:
@@ -77,3 +78,7 @@ async def _on_invalid(request: Request, exc: Exception) -> Response:
 
 async def _on_database_unavailable(request: Request, exc: Exception) -> Response:
     return await _on_problem(request, unavailable("database"))
+
+
+async def _on_key_restricted(request: Request, exc: Exception) -> Response:
+    return error_answer(request.scope, errors.Forbidden, str(exc))

@@ -18,6 +18,7 @@ from inference.usage import TokenUsage
 from settings import Settings
 from store.calls import Known
 from store.database import Database
+from store.identity import Origin
 from workflows.contracts.call import CallSpec
 
 __all__ = ["Call", "Embedded", "Lane", "MakeLane"]
@@ -83,6 +84,7 @@ class Lane(Protocol):
         *,
         key_id: UUID,
         key_digest: bytes,
+        origin: Origin,
         idempotency_key: str | None,
         request_digest: str,
         cache: str,
@@ -96,6 +98,7 @@ class Lane(Protocol):
         *,
         key_id: UUID,
         key_digest: bytes,
+        origin: Origin,
         idempotency_key: str | None,
         request_digest: str,
     ) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 from temporalio.client import Client, Plugin
 
 from api.feeds import Feeds
+from api.key_use import KeyUse
 from api.lane import Lane, MakeLane
 from api.openai.callers import Callers
 from api.problems import Part, unavailable
@@ -56,6 +57,7 @@ class Parts:
         stopping: Set when the process ends; open streams end on it.
         states: What the last look at every part said.
         lane: Makes calls in this process, if it was given one to.
+        key_use: Which keys were used a moment ago.
         callers: Tokens that were good a moment ago.
     """
 
@@ -71,7 +73,8 @@ class Parts:
     plugins: Sequence[Plugin] = ()
     make_lane: MakeLane | None = None
     lane: Lane | None = None
-    callers: Callers = field(default_factory=Callers)
+    key_use: KeyUse = field(default_factory=KeyUse)
+    callers: Callers = field(init=False)
     _database: Database | None = None
     _shelf: PayloadShelf | None = None
     _catalogue: CatalogueView | None = None
@@ -80,6 +83,10 @@ class Parts:
     _temporal: Client | None = None
     _triton: dict[str, TritonClient] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Let the calls' tokens be noted where all others are."""
+        self.callers = Callers(self.key_use)
 
     async def start(self) -> None:
         """Prepare every connection and begin to watch the parts; waits for none of them."""
@@ -95,6 +102,7 @@ class Parts:
         if self.make_lane is not None:
             self.lane = self.make_lane(settings, self._database)
             await self.lane.start()
+        self.run_in_background(self.key_use.write(self._database))
         self._hub = EventHub(url)
         self._feeds = Feeds(self._database, self._hub)
         await self._hub.start()

@@ -15,6 +15,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
+from store.identity import AuthFailure
 from workflows import errors
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "ProblemError",
     "forbidden",
     "invalid",
+    "not_accepted",
     "not_found",
     "problem_response",
     "request_id_of",
@@ -147,6 +149,15 @@ def unauthenticated() -> ProblemError:
         errors.Unauthenticated,
         "A valid API key is needed: send it as `Authorization: Bearer ol_...`.",
         headers={"WWW-Authenticate": 'Bearer realm="overline"'},
+    )
+
+
+def not_accepted(failure: AuthFailure) -> ProblemError:
+    """A token that was not accepted: which way it failed is told only to who holds a good one."""
+    if failure.reason not in ("address", "endpoint"):
+        return unauthenticated()
+    return ProblemError(
+        errors.Forbidden, "This key may not be used from this address, or not at this endpoint."
     )
 
 

@@ -71,3 +71,59 @@ async def read(
         (organisation_id, after, limit),
     )
     return [AuditEntry(**row) for row in rows]
+
+
+async def find(
+    db: Database,
+    organisation_id: UUID,
+    *,
+    actor: str | None = None,
+    action: str | None = None,
+    subject: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    before: int | None = None,
+    limit: int = 100,
+) -> list[AuditEntry]:
+    """Entries, newest first.
+
+    Args:
+        action: this one; ending with a dot, all that begin so.
+        since: from this moment on.
+        until: up to but not including this moment.
+        before: only entries with smaller numbers.
+    """
+    rows = await db.run(
+        organisation_id,
+        "select seq, at, actor, action, subject, detail, digest from audit_log"
+        " where organisation_id = %(organisation)s"
+        " and (%(actor)s::text is null or actor = %(actor)s)"
+        " and (%(action)s::text is null or action = %(action)s"
+        "      or (right(%(action)s, 1) = '.' and starts_with(action, %(action)s)))"
+        " and (%(subject)s::text is null or subject = %(subject)s)"
+        " and (%(since)s::timestamptz is null or at >= %(since)s)"
+        " and (%(until)s::timestamptz is null or at < %(until)s)"
+        " and (%(before)s::bigint is null or seq < %(before)s)"
+        " order by seq desc limit %(limit)s",
+        {
+            "organisation": organisation_id,
+            "actor": actor,
+            "action": action,
+            "subject": subject,
+            "since": since,
+            "until": until,
+            "before": before,
+            "limit": limit,
+        },
+    )
+    return [AuditEntry(**row) for row in rows]
+
+
+async def length(db: Database, organisation_id: UUID) -> int:
+    """How many entries the chain has."""
+    rows = await db.run(
+        organisation_id,
+        "select coalesce(max(seq), 0) as n from audit_heads where organisation_id = %s",
+        (organisation_id,),
+    )
+    return int(rows[0]["n"])

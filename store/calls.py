@@ -11,6 +11,7 @@ from uuid import UUID
 
 from store.database import Database
 from store.errors import Fenced
+from store.identity import BIND_CALLER, CALLER_KEY, Origin
 from store.journal import AttemptTimings, AttemptUsage, pack
 from store.refusals import Refusal
 from store.text import jsonb, storable
@@ -89,6 +90,7 @@ class Asked:
         amount_usd: the most it can cost.
         cache_key: where an equal call's answer would be; None does not look.
         process_id: who runs it.
+        origin: where the request comes from and goes to.
     """
 
     key_id: UUID
@@ -108,6 +110,7 @@ class Asked:
     process_id: UUID
     staged: Staged
     trace_id: str | None
+    origin: Origin = field(default_factory=Origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +164,9 @@ async def open_call(db: Database, asked: Asked) -> Known | Refusal | Unauthentic
         DatabaseUnavailable: not known whether it was opened.
     """
     rows = await db.run_untenanted(
-        f"select * from open_call({_marks(23)})",
+        f"select o.* from {BIND_CALLER} cross join lateral open_call({CALLER_KEY}, {_marks(22)}) o",
         (
+            asked.origin.said(),
             asked.key_id,
             asked.key_digest,
             asked.task_id,

@@ -50,12 +50,21 @@ class JournalGap(StoreError):
     """A chunk was offered out of order: its sequence number is ahead of the journal."""
 
 
+class KeyRestricted(StoreError):
+    """The key may not use the model, route or tool that is asked for; the message may be told."""
+
+
+class NameTaken(StoreError):
+    """Another one of the organisation's has this name."""
+
+
 # SQLSTATEs raised by our own PL/pgSQL functions (class OV is unused by PostgreSQL).
 _OWN: dict[str, type[StoreError]] = {
     "OV001": NotAdmitted,
     "OV002": AlreadySettled,
     "OV003": NotFound,
     "OV004": JournalGap,
+    "OV010": KeyRestricted,
 }
 _BUSY = (pg.LockNotAvailable, pg.QueryCanceled, pg.DeadlockDetected, pg.SerializationFailure)
 _GONE = (

@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import ipaddress
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from store.database import Database
+from store.text import jsonb
 
 _TOKEN = re.compile(r"ol_([0-9a-f]{32})_[A-Za-z0-9_-]{43}")
 
-AuthReason = Literal["malformed", "unknown", "wrong_secret", "disabled", "expired"]
+AuthReason = Literal[
+    "malformed", "unknown", "wrong_secret", "disabled", "expired", "address", "endpoint"
+]
+
+#: What a key may be given to do. `interactive`: its tasks go before others'.
+SCOPES = ("tasks", "collections", "spend", "codec", "admin", "read", "interactive")
+
+#: Names for the usual sets of scopes.
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "admin": ("tasks", "collections", "spend", "codec", "admin"),
+    "member": ("tasks", "collections", "spend"),
+    "reader": ("read",),
+}
+
+#: Binds where a request comes from and goes to, for `authenticate`. A function called beside it
+#: has to take its first argument through `CALLER_KEY`: so it runs after the binding.
+BIND_CALLER = "(select set_config('overline.caller', %s, true) offset 0) bound (caller)"
+CALLER_KEY = "case when bound.caller is not null then %s::uuid end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +73,31 @@ def token_digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("ascii", "replace")).digest()
 
 
-async def authenticate(db: Database, token: str) -> Principal | AuthFailure:
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request comes from and goes to, for keys that are restricted in it.
+
+    Attributes:
+        address: IP address of the client, or None where it has none.
+        endpoint: path of the request, or what stands for it.
+    """
+
+    address: str | None = None
+    endpoint: str = ""
+
+    def said(self) -> str:
+        """As `authenticate` reads it: an address that is none is left out."""
+        try:
+            address = ipaddress.ip_address(self.address or "")
+        except ValueError:
+            return f" {self.endpoint}"
+        mapped = getattr(address, "ipv4_mapped", None)
+        return f"{str(mapped or address).partition('%')[0]} {self.endpoint}"
+
+
+async def authenticate(
+    db: Database, token: str, origin: Origin | None = None
+) -> Principal | AuthFailure:
     """Finds out whom a token belongs to (one round trip; none for a malformed one).
 
     Raises:
@@ -64,7 +108,8 @@ async def authenticate(db: Database, token: str) -> Principal | AuthFailure:
         return AuthFailure("malformed")
     key_id = UUID(hex=match[1])
     rows = await db.run_untenanted(
-        "select * from authenticate(%s, %s)", (key_id, token_digest(token))
+        f"select a.* from {BIND_CALLER} cross join lateral authenticate({CALLER_KEY}, %s) a",
+        ((origin or Origin()).said(), key_id, token_digest(token)),
     )
     if not rows:
         return AuthFailure("unknown")
@@ -72,3 +117,21 @@ async def authenticate(db: Database, token: str) -> Principal | AuthFailure:
     if row["verdict"] != "ok":
         return AuthFailure(row["verdict"])
     return Principal(row["organisation_id"], row["team_id"], key_id, tuple(row["scopes"]))
+
+
+async def touch_keys(db: Database, keys: list[UUID]) -> None:
+    """Notes that keys were used just now."""
+    await db.run_untenanted("select touch_keys(%s::uuid[])", (keys,))
+
+
+async def restriction(
+    db: Database, organisation_id: UUID, key_id: UUID, *, kind: str, route: str, asked: Any
+) -> str | None:
+    """What a key may not use of what a task asks: `model`, `route` or `tool`; None: nothing."""
+    rows = await db.run(
+        organisation_id,
+        "select key_restriction(%s, %s, %s, %s, %s) as what",
+        (organisation_id, key_id, kind, route, jsonb(asked)),
+    )
+    what: str | None = rows[0]["what"]
+    return what

@@ -14,10 +14,10 @@ import psycopg
 from uuid_utils.compat import uuid7
 
 from store.errors import NotFound, translate
-from store.identity import mint_token, token_digest
+from store.identity import ROLES, mint_token, token_digest
 from store.urls import database_url
 
-ALL_SCOPES = ("tasks", "collections", "spend", "codec")
+ALL_SCOPES = ROLES["admin"]
 
 BudgetScope = Literal["organisation", "team", "key"]
 

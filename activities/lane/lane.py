@@ -26,7 +26,8 @@ from inference.usage import TokenUsage
 from observability.metrics import record_cache, record_refusal, record_task
 from observability.spans import current_trace_id
 from store import calls
-from store.errors import DatabaseUnavailable, StoreError
+from store.errors import DatabaseUnavailable, KeyRestricted, StoreError
+from store.identity import Origin
 from store.refusals import Refusal
 from workflows.contracts.call import CLIENT_GONE, CallSpec
 from workflows.errors import (
@@ -125,6 +126,7 @@ class FastLane:
         *,
         key_id: UUID,
         key_digest: bytes,
+        origin: Origin,
         idempotency_key: str | None,
         request_digest: str,
         cache: str,
@@ -146,6 +148,7 @@ class FastLane:
             spec,
             key_id=key_id,
             key_digest=key_digest,
+            origin=origin,
             idempotency_key=idempotency_key,
             request_digest=request_digest,
             amount_usd=most_usd(options, spec, prompt_tokens=len(prompt.ids) or None),
@@ -188,6 +191,7 @@ class FastLane:
         *,
         key_id: UUID,
         key_digest: bytes,
+        origin: Origin,
         idempotency_key: str | None,
         request_digest: str,
     ) -> EmbeddedCall:
@@ -207,6 +211,7 @@ class FastLane:
             spec,
             key_id=key_id,
             key_digest=key_digest,
+            origin=origin,
             idempotency_key=idempotency_key,
             request_digest=request_digest,
             amount_usd=embedder.most_usd(tokens),
@@ -240,6 +245,7 @@ class FastLane:
         *,
         key_id: UUID,
         key_digest: bytes,
+        origin: Origin,
         idempotency_key: str | None,
         request_digest: str,
         amount_usd: Decimal,
@@ -264,14 +270,21 @@ class FastLane:
             process_id=self.process_id,
             staged=staged,
             trace_id=current_trace_id(),
+            origin=origin,
         )
         try:
             known = await calls.open_call(self.deps.db, asked)
+        except KeyRestricted as restricted:
+            raise Forbidden(str(restricted)) from None
         except (DatabaseUnavailable, asyncio.CancelledError):
             # It may have been opened, and this process lives, so nobody else would look for it.
             self._doubtful[key_id, key_digest, asked.task_id] = DOUBTS
             raise
         match known:
+            case calls.Unauthenticated("address" | "endpoint"):
+                raise Forbidden(
+                    "This key may not be used from this address, or not at this endpoint."
+                )
             case calls.Unauthenticated():
                 raise Unauthenticated("Incorrect API key provided.")
             case calls.WrongScope():

@@ -12,9 +12,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from uuid import UUID
 
-from api.problems import forbidden, unauthenticated
+from api.key_use import KeyUse
+from api.problems import forbidden, not_accepted, unauthenticated
 from store.database import Database
-from store.identity import Principal, authenticate, token_digest
+from store.identity import Origin, Principal, authenticate, token_digest
 
 __all__ = ["Callers", "Token"]
 
@@ -32,12 +33,17 @@ class Token:
 
 
 class Callers:
-    """Tokens that were good when they were last looked at."""
+    """Tokens that were good when they were last looked at.
 
-    def __init__(self) -> None:
+    Args:
+        key_use: Notes which keys are used.
+    """
+
+    def __init__(self, key_use: KeyUse) -> None:
+        self._key_use = key_use
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
-    async def token(self, header: str | None, db: Database) -> Token:
+    async def token(self, header: str | None, db: Database, origin: Origin) -> Token:
         """Return the token of an `Authorization` header.
 
         Raises:
@@ -52,26 +58,28 @@ class Callers:
         token = Token(UUID(hex=match[1]), token_digest(match[0]), match[0])
         if token.digest in self._seen:
             self._seen.move_to_end(token.digest)
+            self._key_use.note(token.key_id)
             return token
-        principal = await self.principal(token, db)
+        principal = await self.principal(token, db, origin)
         if "tasks" not in principal.scopes:
             raise forbidden("tasks")
+        self._key_use.note(token.key_id)
         self._seen[token.digest] = None
         if len(self._seen) > _MOST:
             self._seen.popitem(last=False)
         return token
 
-    async def principal(self, token: Token, db: Database) -> Principal:
+    async def principal(self, token: Token, db: Database, origin: Origin) -> Principal:
         """Return the owner of a token, by asking the database.
 
         Raises:
             ProblemError: It is nobody's (401).
         """
-        principal = await authenticate(db, token.text)
-        if not isinstance(principal, Principal):
+        found = await authenticate(db, token.text, origin)
+        if not isinstance(found, Principal):
             self.forget(token)
-            raise unauthenticated()
-        return principal
+            raise not_accepted(found)
+        return found
 
     def forget(self, token: Token) -> None:
         """Take a token for a stranger's again."""

@@ -11,7 +11,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Path, Request
 from starlette.responses import Response
 
-from api.authentication import Caller, parts_of
+from api.authentication import Caller, origin_of, parts_of
 from api.json_body import BODY_MODELS, request_body
 from api.lane import Call, Lane
 from api.openai.answering import CallAnswer, call_headers
@@ -35,6 +35,7 @@ from api.parts import Parts
 from inference.answers import Answer
 from inference.usage import TokenUsage
 from store.calls import Known
+from store.identity import Origin
 from workflows.contracts.call import CallSpec, OnDisconnect
 
 __all__ = ["router"]
@@ -161,7 +162,7 @@ async def create_response(request: Request, parts: PartsOf) -> Response:
     asked = read_response(door.document)
     history: list[dict[str, Any]] = []
     if asked.previous_response_id is not None:
-        principal = await parts.callers.principal(door.token, parts.database)
+        principal = await parts.callers.principal(door.token, parts.database, door.origin)
         history = await _history(door.lane, principal.organisation_id, asked.previous_response_id)
     spec = CallSpec(
         endpoint="responses",
@@ -226,6 +227,7 @@ async def create_embeddings(request: Request, parts: PartsOf) -> Response:
         asked.texts,
         key_id=door.token.key_id,
         key_digest=door.token.digest,
+        origin=door.origin,
         idempotency_key=door.idempotency_key,
         request_digest=door.digest("embeddings"),
     )
@@ -273,7 +275,8 @@ async def get_model(
 class _Door:
     """What every call's request says besides its body, looked at before anything of it is done."""
 
-    def __init__(self, request: Request, parts: Parts, token: Token) -> None:
+    def __init__(self, request: Request, parts: Parts, token: Token, origin: Origin) -> None:
+        self.origin = origin
         self.document: Any = request.scope["state"].get("document")
         self.lane = _lane(parts)
         self.token = token
@@ -291,9 +294,12 @@ class _Door:
     @classmethod
     async def of(cls, request: Request, parts: Parts) -> _Door:
         """Return it, once it is known that no stranger asks."""
-        token = await parts.callers.token(request.headers.get("authorization"), parts.database)
+        origin = origin_of(request)
+        token = await parts.callers.token(
+            request.headers.get("authorization"), parts.database, origin
+        )
         request.scope["state"]["key_id"] = str(token.key_id)
-        return cls(request, parts, token)
+        return cls(request, parts, token, origin)
 
     def answer(self, spec: CallSpec, rendering: Rendering, *, stream: bool) -> CallAnswer:
         """Return the answer that a call will be."""
@@ -319,6 +325,7 @@ class _Door:
                 spec,
                 key_id=self.token.key_id,
                 key_digest=self.token.digest,
+                origin=self.origin,
                 idempotency_key=self.idempotency_key,
                 request_digest=self.digest(spec.endpoint),
                 cache=self._cache,

@@ -70,6 +70,8 @@ async def test_another_tenants_ids_are_like_random_ones(
         "chatcmpl-": UUID(hex=chatted.json()["id"].removeprefix("chatcmpl-")),
         "resp_": UUID(hex=responded.json()["id"].removeprefix("resp_")),
     }
+    rate = {"scope": "organisation", "requests_per_minute": 10_000}
+    limit = (await api.post("/v1/limits", json=rate, headers=tenant.headers)).json()["id"]
     checks: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {
         ("get", "/v1/tasks/{task_id}"): ("/v1/tasks/{id}", task.id, {}),
         ("get", "/v1/tasks/{task_id}/steps"): ("/v1/tasks/{id}/steps", task.id, {}),
@@ -152,8 +154,28 @@ async def test_another_tenants_ids_are_like_random_ones(
             {},
         ),
         ("post", "/v1/schedules/{schedule_id}/run"): ("/v1/schedules/{id}/run", schedule, {}),
+        ("get", "/v1/teams/{team_id}"): ("/v1/teams/{id}", tenant.team_id, {}),
+        ("patch", "/v1/teams/{team_id}"): (
+            "/v1/teams/{id}",
+            tenant.team_id,
+            {"json": {"name": "theirs"}},
+        ),
+        ("get", "/v1/keys/{key_id}"): ("/v1/keys/{id}", tenant.key_id, {}),
+        ("patch", "/v1/keys/{key_id}"): (
+            "/v1/keys/{id}",
+            tenant.key_id,
+            {"json": {"name": "theirs"}},
+        ),
+        ("post", "/v1/keys/{key_id}/disable"): ("/v1/keys/{id}/disable", tenant.key_id, {}),
+        ("post", "/v1/keys/{key_id}/enable"): ("/v1/keys/{id}/enable", tenant.key_id, {}),
+        ("post", "/v1/keys/{key_id}/rotate"): (
+            "/v1/keys/{id}/rotate",
+            tenant.key_id,
+            {"json": {}},
+        ),
         # Registering needs a worker, which this suite has not: tests/integration/tasks/test_tools
         # crosses tenants with a real registration.
+        ("delete", "/v1/limits/{limit_id}"): ("/v1/limits/{id}", limit, {}),
         ("delete", "/v1/tools/{registration}"): ("/v1/tools/{id}", uuid7(), {}),
     }
     described = (await api.get("/openapi.json")).json()["paths"]

@@ -156,6 +156,7 @@ async def test_functions_pin_where_they_look_for_names(admin_db: Database) -> No
         "unsent_sessions": "overline_definer",
         "unsent_wishes": "overline_definer",
         "orphaned_calls": "overline_definer",
+        "touch_keys": "overline_definer",
         "audit_append": "overline_definer",
         "ensure_partitions": "overline_owner",
     }

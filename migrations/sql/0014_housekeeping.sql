@@ -7,7 +7,9 @@ alter table blobs add column workflow_id text;
 -- Ciphertext: nothing to compress.
 alter table blobs alter column data set storage external;
 -- Payloads of workflows that are no tenant's lie under the nil id.
+-- squawk-ignore ban-drop-constraint
 alter table blobs drop constraint blobs_organisation_id_fkey;
+-- squawk-ignore require-concurrent-index-creation
 create index blobs_by_end on blobs (keep_until) where keep_until < 'infinity';
 grant update (keep_until) on blobs to overline_app;
 
@@ -61,6 +63,7 @@ end $$;
 -- of their prompts, and their hold on blobs. Steps, answers and the ledger stay. `p_dry`: counts
 -- what all of them have, and removes nothing.
 alter table tasks add column content_removed_at timestamptz;
+-- squawk-ignore require-concurrent-index-creation
 create index tasks_with_content on tasks (finished_at)
     where finished_at is not null and content_removed_at is null;
 

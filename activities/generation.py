@@ -54,8 +54,10 @@ class Generation:
         if call.chosen.engine == "openai":
             return await self._elsewhere.generate(call, await self._schema(call))
         attempt = activity.info().attempt
-        # Another replica on every retry: the last one may be what broke.
-        replica = call.chosen.urls[(attempt - 1) % len(call.chosen.urls)]
+        # Tasks are spread; a task's calls keep to one replica, which has read what they begin with.
+        # Another one on every retry: the last one may be what broke.
+        urls = call.chosen.urls
+        replica = urls[(call.task_id.int + attempt - 1) % len(urls)]
         begun = await journal.begin_attempt(
             self._deps.db,
             organisation_id=call.tenant.organisation_id,

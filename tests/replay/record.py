@@ -7,6 +7,7 @@ commit why no task that is running then can be hurt by it. Starts a stack of its
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx2
 import psycopg
 from temporalio.client import Client
 
@@ -382,10 +384,31 @@ async def _map_cancelled(recorder: Recorder) -> str:
     return f"task-{map_id}"
 
 
+async def _call(recorder: Recorder) -> str:
+    """A call of the fast lane whose process died in the middle: its workflow goes on."""
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": say(words(60), pace_ms=15)}],
+        "stream": True,
+    }
+    http, task_id, seen = recorder.caller.http, "", 0
+    with contextlib.suppress(httpx2.HTTPError):
+        async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            task_id = answer.headers["x-overline-task"]
+            async for _ in answer.aiter_lines():
+                seen += 1
+                if seen == 60:
+                    recorder.stack.kill("api")
+    task = await recorder.caller.ended(task_id)
+    assert task["status"] == "succeeded", task
+    return f"task-{task_id}"
+
+
 KINDS: dict[str, Record] = {
     "approved": _approved,
     "budget": _budget,
     "cached": _cached,
+    "call": _call,
     "cancelled": _cancelled,
     "cancelled_waiting": _cancelled_waiting,
     "denied": _denied,

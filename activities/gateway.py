@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Literal
 
 from temporalio import activity
@@ -9,6 +10,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
+from activities.rate import rate_limited
 from activities.webhooks import announce
 from observability.metrics import record_refusal, record_settlement, record_task
 from observability.spans import current_trace_id
@@ -28,6 +30,10 @@ from workflows.errors import BudgetExceeded, KeyRefused, TokenLimitReached
 
 __all__ = ["Gateway"]
 
+_CHARS_PER_TOKEN = 4
+# How often a task that waits for its budget looks whether it was raised.
+_BUDGET_AGAIN = timedelta(seconds=10)
+
 
 class Gateway:
     """Admission, settlement, and the end of a task: one atomic statement each."""
@@ -42,12 +48,12 @@ class Gateway:
 
         Raises:
             ApplicationError: `BudgetExceeded` with the numbers, `TokenLimitReached`, or
-                `KeyRefused`; not retried, but for what a child's relatives hold.
+                `KeyRefused`; not retried, but for what a child's relatives hold. `RateLimited`,
+                tried again when there is room.
         """
         catalogue = await self._deps.catalogue.read()
-        amount = worst_case_usd(
-            catalogue, models_of(catalogue, call.route, call.model), call.max_tokens
-        )
+        models = models_of(catalogue, call.route, call.model)
+        amount = worst_case_usd(catalogue, models, call.max_tokens)
         verdict = await money.admit(
             self._deps.db,
             organisation_id=call.tenant.organisation_id,
@@ -57,14 +63,28 @@ class Gateway:
             step=call.step,
             call_key=call.call_key,
             amount_usd=amount,
+            # Which of them answers is not decided yet: it counts with all that may.
+            models=[call.route, *models] if call.model is None else models,
+            input_tokens=-(-call.prompt_chars // _CHARS_PER_TOKEN),
+            output_tokens=call.max_tokens,
         )
         if isinstance(verdict, Refusal):
             record_refusal(verdict.code, verdict.scope)
+            if verdict.code == "rate_limited":
+                raise _limited(verdict)
             refusal = _refusal(verdict)
             if verdict.patient and verdict.may_pass_later:
                 # Its relatives' calls hold what it needs, and give most of it back.
                 raise ApplicationError(
                     refusal.message, type=refusal.type(), category=ApplicationErrorCategory.BENIGN
+                )
+            if call.on_budget == "wait" and _may_be_raised(verdict):
+                raise ApplicationError(
+                    refusal.message,
+                    refusal.facts,
+                    type=refusal.type(),
+                    next_retry_delay=_BUDGET_AGAIN,
+                    category=ApplicationErrorCategory.BENIGN,
                 )
             raise refusal
         return Admission(held_usd=amount, usual_output_tokens=verdict.usual_output_tokens)
@@ -157,6 +177,25 @@ def _final(status: TaskStatus) -> Literal["succeeded", "failed", "cancelled"]:
             return "cancelled"
         case _:
             raise ValueError(f"{status!r} does not end a task")
+
+
+def _may_be_raised(refusal: Refusal) -> bool:
+    """Tell whether a refusal is of a budget that outlives the task, and may get more."""
+    return refusal.code == "budget_exceeded" and refusal.scope not in ("task", "parent")
+
+
+def _limited(refusal: Refusal) -> ApplicationError:
+    """Return the refusal of a limit of rate: an appointment, unless it can never be kept."""
+    never = bool(refusal.rate.get("never"))
+    error = rate_limited(refusal)
+    return ApplicationError(
+        error.message,
+        error.facts,
+        type=error.type(),
+        non_retryable=never,
+        next_retry_delay=None if never else timedelta(seconds=refusal.rate["retry_after_s"]),
+        category=ApplicationErrorCategory.BENIGN,
+    )
 
 
 def _refusal(refusal: Refusal) -> BudgetExceeded | KeyRefused | TokenLimitReached:

@@ -6,7 +6,7 @@ process without one answers everything else.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ class Call(Protocol):
         answer: What was made so far; whole after the last piece.
         used: Tokens; right after the last piece.
         billed_usd: What it cost; right after the last piece.
+        rate: The tightest limits of its caller; None: there are none.
     """
 
     task_id: UUID
@@ -44,6 +45,7 @@ class Call(Protocol):
     answer: Answer
     used: TokenUsage
     billed_usd: Decimal
+    rate: Mapping[str, Any] | None
 
     def pieces(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Yield what is made; after the last piece the call is closed."""
@@ -57,6 +59,7 @@ class Embedded(Protocol):
     cache: str
     replayed: bool
     billed_usd: Decimal
+    rate: Mapping[str, Any] | None
     tokens: int
     vectors: list[list[float]]
 

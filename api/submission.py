@@ -31,7 +31,7 @@ from api.tool_pins import max_choice_tokens, with_definitions
 from observability.metrics import record_refusal, record_task
 from store import forks, money, tasks, turns
 from store.errors import StoreError
-from store.identity import Principal
+from store.identity import Principal, restriction
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from workflows import errors
 from workflows.contracts import LoopState, TaskRequest, Tenant, Turn
@@ -174,6 +174,7 @@ async def resolve(parts: Parts, caller: Principal, request: TaskRequest) -> tupl
     request = await with_agent(parts, caller, request)
     require_schema(request)
     _require_right_of_way(caller, request)
+    await _require_allowed(parts, caller, request)
     try:
         models_of(await parts.catalogue.read(), request.route, request.model)
     except UnknownName as unknown:
@@ -199,6 +200,24 @@ def _require_words(request: TaskRequest) -> None:
             raise invalid(
                 f"/messages/{index}/content", "too_short", "The message must not be blank."
             )
+
+
+async def _require_allowed(parts: Parts, caller: Principal, request: TaskRequest) -> None:
+    """Refuse now what the database would refuse when the task is filed.
+
+    Raises:
+        ProblemError: The key is restricted to other models, routes or tools (403).
+    """
+    what = await restriction(
+        parts.database,
+        caller.organisation_id,
+        caller.key_id,
+        kind="agent",
+        route=request.route,
+        asked=request.model_dump(mode="json", include={"model", "tools"}),
+    )
+    if what is not None:
+        raise ProblemError(errors.Forbidden, f"This key may not use this {what}.")
 
 
 def _require_right_of_way(caller: Principal, request: TaskRequest) -> None:

@@ -129,7 +129,8 @@ def _retrying(known: Known, activity: PendingActivity) -> WhyReason:
 _ADVICE = {
     "EngineDown": "The engine behind the model is broken or away: `overline logs triton`.",
     "DatabaseDown": "The worker cannot reach Postgres: `overline status`.",
-    "BudgetExceeded": "What tasks beside it hold is given back when their calls end.",
+    "BudgetExceeded": "Raise it, or wait for calls beside it to end: `overline budget list`.",
+    "RateLimited": "A limit of rate is reached; it goes on by itself: `overline limit list`.",
     "Timeout": "A worker died or hung in the middle; another one goes on where it was.",
     "Internal": "A defect of Overline's: `overline logs` has its type.",
 }

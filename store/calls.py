@@ -90,6 +90,7 @@ class Asked:
         amount_usd: the most it can cost.
         cache_key: where an equal call's answer would be; None does not look.
         process_id: who runs it.
+        longest: longest answer that was asked for, in tokens; None: it was not said.
         origin: where the request comes from and goes to.
     """
 
@@ -110,6 +111,7 @@ class Asked:
     process_id: UUID
     staged: Staged
     trace_id: str | None
+    longest: int | None = None
     origin: Origin = field(default_factory=Origin)
 
 
@@ -124,6 +126,8 @@ class Known:
         status: of its task.
         answer: None while it is being made.
         repeatable: it has an idempotency key, by which its caller can ask for it again.
+        rate: the tightest limits of its caller, for `requests` and `tokens`: each with `limit`,
+            `remaining` and `reset_s`; None: there are none.
     """
 
     how: Literal["go", "cached", "earlier"]
@@ -142,6 +146,7 @@ class Known:
     stored: bool = True
     endpoint: str = ""
     repeatable: bool = False
+    rate: Mapping[str, Any] | None = None
     input: dict[str, Any] = field(default_factory=dict)
 
 
@@ -164,7 +169,7 @@ async def open_call(db: Database, asked: Asked) -> Known | Refusal | Unauthentic
         DatabaseUnavailable: not known whether it was opened.
     """
     rows = await db.run_untenanted(
-        f"select o.* from {BIND_CALLER} cross join lateral open_call({CALLER_KEY}, {_marks(22)}) o",
+        f"select o.* from {BIND_CALLER} cross join lateral open_call({CALLER_KEY}, {_marks(23)}) o",
         (
             asked.origin.said(),
             asked.key_id,
@@ -184,6 +189,7 @@ async def open_call(db: Database, asked: Asked) -> Known | Refusal | Unauthentic
             asked.process_id,
             *asked.staged.values(),
             asked.trace_id,
+            asked.longest,
         ),
     )
     row = rows[0]
@@ -200,6 +206,7 @@ async def open_call(db: Database, asked: Asked) -> Known | Refusal | Unauthentic
                 spent_usd=row["spent_usd"],
                 held_usd=row["held_usd"],
                 needed_usd=asked.amount_usd,
+                rate=row["rate"] or {},
             )
         case how:
             return Known(
@@ -219,6 +226,7 @@ async def open_call(db: Database, asked: Asked) -> Known | Refusal | Unauthentic
                 stored=asked.stored,
                 endpoint=asked.endpoint,
                 input=asked.input,
+                rate=row["rate"],
             )
 
 

@@ -6,6 +6,7 @@ reservation by what the call really cost. Both are single statements that are sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
@@ -139,6 +140,9 @@ async def admit(
     step: int,
     call_key: str,
     amount_usd: Decimal,
+    models: Sequence[str] = (),
+    input_tokens: int = 0,
+    output_tokens: int = 0,
 ) -> Admission | Refusal:
     """Holds a call's worst case against task, key, team and organisation, all or nothing.
 
@@ -148,6 +152,9 @@ async def admit(
 
     Args:
         amount_usd: the most the call can cost, in USD.
+        models: whose limits of rate it counts in: all that may answer, and the route.
+        input_tokens: about how long its prompt is.
+        output_tokens: longest answer.
 
     Raises:
         NotFound: the organisation has no such task.
@@ -156,8 +163,18 @@ async def admit(
     rows = await db.call(
         organisation_id,
         "admit",
-        "%s, %s, %s, %s, %s, %s",
-        (team_id, key_id, task_id, step, call_key, amount_usd),
+        "%s, %s, %s, %s, %s, %s, %s, %s, %s",
+        (
+            team_id,
+            key_id,
+            task_id,
+            step,
+            call_key,
+            amount_usd,
+            list(models),
+            input_tokens,
+            output_tokens,
+        ),
         # What the call's turn at the engine is reckoned by, on the same way.
         beside=("usual_output_tokens", team_id),
     )

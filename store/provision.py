@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 import psycopg
@@ -15,6 +15,7 @@ from uuid_utils.compat import uuid7
 
 from store.errors import NotFound, translate
 from store.identity import ROLES, mint_token, token_digest
+from store.text import jsonb
 from store.urls import database_url
 
 ALL_SCOPES = ROLES["admin"]
@@ -142,6 +143,47 @@ def ensure_demo_identity(
             organisation_id = create_organisation(admin_url, "demo", cap_usd=organisation_cap_usd)
             team_id = create_team(admin_url, organisation_id, "demo", cap_usd=team_cap_usd)
             return create_key(admin_url, organisation_id, team_id, "demo", cap_usd=key_cap_usd)
+    except psycopg.Error as error:
+        raise translate(error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Organisation:
+    """An organisation, and what it has spent in all."""
+
+    organisation_id: UUID
+    name: str
+    created_at: datetime
+    spent_usd: Decimal
+
+
+def list_organisations(admin_url: str) -> list[Organisation]:
+    """Every organisation, oldest first; needs a connection that looks past the fence."""
+    try:
+        with psycopg.connect(database_url(admin_url), connect_timeout=10) as connection:
+            rows = connection.execute(
+                "select o.organisation_id, o.name, o.created_at, coalesce((select b.spent_usd"
+                " from budgets b where b.organisation_id = o.organisation_id"
+                " and b.scope_id = o.organisation_id limit 1), 0)"
+                " from organisations o order by o.organisation_id"
+            ).fetchall()
+    except psycopg.Error as error:
+        raise translate(error) from error
+    return [Organisation(*row) for row in rows]
+
+
+def note_operator(
+    admin_url: str, organisation_id: UUID, action: str, subject: str, detail: dict[str, Any]
+) -> None:
+    """Adds what an operator did to the organisation's audit chain."""
+    try:
+        with psycopg.connect(database_url(admin_url), connect_timeout=10) as connection:
+            connection.execute(
+                "select set_config('overline.organisation_id', %s, true)", (str(organisation_id),)
+            )
+            connection.execute(
+                "select audit_append('operator', %s, %s, %s)", (action, subject, jsonb(detail))
+            )
     except psycopg.Error as error:
         raise translate(error) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -14,13 +14,15 @@ class Refusal:
 
     Attributes:
         code: `budget_exceeded`, `key_unknown`, `key_disabled`, `key_expired`, `task_cancelled`,
-            `task_failed`, `task_succeeded`, `task_discarded`, `tokens_exceeded` or `too_deep`.
+            `task_failed`, `task_succeeded`, `task_discarded`, `tokens_exceeded`, `too_deep` or
+            `rate_limited`.
         scope: what refused: `task`, `parent` (a task above it), `key`, `team` or `organisation`.
         limit_usd: the cap that would be exceeded (None unless a budget refused).
         spent_usd: charged against it so far.
         held_usd: reserved for calls in flight; comes back, in part, when they settle.
         needed_usd: what was asked for.
         patient: the task is a child: what its relatives hold is worth waiting for.
+        rate: what a limit of rate said: `measure`, `limit`, `needed`, `never`, `retry_after_s`.
     """
 
     code: str
@@ -30,6 +32,7 @@ class Refusal:
     held_usd: Decimal | None
     needed_usd: Decimal
     patient: bool = False
+    rate: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def may_pass_later(self) -> bool:
@@ -51,4 +54,5 @@ def refusal_from_row(row: Mapping[str, Any], needed_usd: Decimal) -> Refusal | N
         held_usd=row["held_usd"],
         needed_usd=needed_usd,
         patient=bool(row.get("patient")),
+        rate=row.get("rate") or {},
     )

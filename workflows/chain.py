@@ -143,7 +143,7 @@ class ModelCall:
                 so. If the call was not even admitted, there was nothing to settle.
             asyncio.CancelledError: The task was cancelled; what was made until then is settled.
         """
-        admitting = self._layers.admit()
+        admitting = self._layers.admit(self._prompt_chars)
         looking_up = self._layers.look_up(self._digest) if self._may_reuse() else None
         deciding = self._layers.decide(self._prompt_chars)
         try:

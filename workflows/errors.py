@@ -22,7 +22,8 @@
     │   ├── EndedOutside        OVL-3003  —     somebody terminated the workflow
     │   ├── TokenLimitReached   OVL-3004  —     the loop used up its tokens
     │   ├── DeadlineReached     OVL-3005  —     the task ran out of its time
-    │   └── MapStopped          OVL-3006  —     an input failed, and the map was to stop then
+    │   ├── MapStopped          OVL-3006  —     an input failed, and the map was to stop then
+    │   └── RateLimited         OVL-3007  429   too many requests, tokens or calls at once
     └── OutageError          a part is at fault; retried
         ├── DatabaseDown        OVL-4001  503
         ├── OrchestratorDown    OVL-4002  503
@@ -68,6 +69,7 @@ __all__ = [
     "OverlineError",
     "PayloadTooLarge",
     "PolicyError",
+    "RateLimited",
     "RequestRefused",
     "RequestTooLarge",
     "StepLimitReached",
@@ -224,6 +226,13 @@ class MapStopped(PolicyError):
     code, status, title = "OVL-3006", 422, "Map stopped"
 
 
+class RateLimited(PolicyError):
+    """A limit of requests, tokens or calls at once is reached. Facts say which, and until when."""
+
+    code, status, title = "OVL-3007", 429, "Rate limited"
+    retryable = True
+
+
 class OutageError(OverlineError):
     """A part is down; the same request is worth sending again."""
 
@@ -302,6 +311,7 @@ ALL_ERRORS: tuple[type[OverlineError], ...] = (
     TokenLimitReached,
     DeadlineReached,
     MapStopped,
+    RateLimited,
     DatabaseDown,
     OrchestratorDown,
     EngineDown,

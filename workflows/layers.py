@@ -62,8 +62,8 @@ class Layers:
             "call_key": f"{task_id}:{step}",
         }
 
-    def admit(self) -> ActivityHandle[Admission]:
-        """02: may this call happen? Holds its worst case."""
+    def admit(self, prompt_chars: int) -> ActivityHandle[Admission]:
+        """02: may this call happen? Holds its worst case, and waits for limits of rate."""
         return self._start(
             "gateway.admit",
             AdmitInput(
@@ -71,9 +71,11 @@ class Layers:
                 route=self._plan.route,
                 model=self._plan.model,
                 max_tokens=self._max_tokens,
+                prompt_chars=prompt_chars,
+                on_budget=self._plan.limits.on_budget,
             ),
             Admission,
-            policies.LOOKUP,
+            policies.ADMIT,
             "may this call happen? hold its worst case",
         )
 

@@ -14,6 +14,7 @@ from temporalio.workflow import ActivityCancellationType
 
 __all__ = [
     "ACCOUNT",
+    "ADMIT",
     "GENERATE",
     "GENERATE_WITH_FALLBACK",
     "LOOKUP",
@@ -51,6 +52,9 @@ LOOKUP: Options = {
         maximum_interval=timedelta(seconds=5),
     ),
 }
+
+# Admission waits for limits of rate as long as it takes: the refusal says when it is tried again.
+ADMIT: Options = {**LOOKUP, "schedule_to_close_timeout": timedelta(days=7)}
 
 # Retrieval asks an embedding model too.
 RETRIEVAL: Options = {**LOOKUP, "start_to_close_timeout": timedelta(seconds=30)}

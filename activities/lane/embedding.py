@@ -6,7 +6,7 @@ import asyncio
 import base64
 import contextlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_UP, Decimal
 from typing import Any
@@ -46,6 +46,7 @@ class EmbeddedCall:
     billed_usd: Decimal
     cache: str = "miss"
     replayed: bool = False
+    rate: Mapping[str, Any] | None = None
 
 
 def embedder_of(catalogue: Catalogue, spec: CallSpec) -> Option:
@@ -142,7 +143,12 @@ class Embedder:
             )
         )
         return EmbeddedCall(
-            known.task_id, self.option.name, vectors, used.prompt_tokens, closed.billed_usd
+            known.task_id,
+            self.option.name,
+            vectors,
+            used.prompt_tokens,
+            closed.billed_usd,
+            rate=known.rate,
         )
 
     async def _vectors(self, tokens: int) -> tuple[list[list[float]], AttemptUsage]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -19,7 +20,8 @@ from activities.dependencies import Dependencies
 from activities.lane.asking import prompt_of
 from activities.lane.embedding import EmbeddedCall, Embedder, embedder_of
 from activities.lane.live import LiveCall, staged, usage_of
-from activities.lane.options import cache_key, most_usd, options_of
+from activities.lane.options import Option, cache_key, most_usd, options_of
+from activities.rate import rate_limited
 from inference.answers import Answer
 from inference.upstream.messages import Delta
 from inference.usage import TokenUsage
@@ -67,6 +69,7 @@ class KeptCall:
     saved_usd: Decimal = Decimal(0)
     cache: Literal["hit", "miss"] = "miss"
     replayed: bool = False
+    rate: Mapping[str, Any] | None = None
 
     async def pieces(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Yield the answer, as if it were being made."""
@@ -154,9 +157,11 @@ class FastLane:
             amount_usd=most_usd(options, spec, prompt_tokens=len(prompt.ids) or None),
             cache_key=key,
             staged=staged(options[0], prompt),
+            longest=_longest(spec, options[0]),
         )
         if known.how == "earlier":
-            return _kept(spec, await self._earlier(known), replayed=True)
+            first = await self._earlier(known)
+            return _kept(spec, dataclasses.replace(first, rate=known.rate), replayed=True)
         if key is not None:
             record_cache(known.how == "cached")
         record_task("accepted")
@@ -173,6 +178,7 @@ class FastLane:
             created_at=known.created_at,
             cache_key=key,
             ended=self._ended,
+            rate=known.rate,
         )
         self.live[known.task_id] = call
         try:
@@ -224,6 +230,7 @@ class FastLane:
                 replica=option.deployment.urls[0],
                 likely_prompt=tokens,
             ),
+            longest=0,
         )
         if known.how == "earlier":
             first = await self._earlier(known)
@@ -235,6 +242,7 @@ class FastLane:
                 usage_of(first.usage).prompt_tokens,
                 first.billed_usd,
                 replayed=True,
+                rate=known.rate,
             )
         record_task("accepted")
         return await embedder.make(known, tokens, keep=idempotency_key is not None)
@@ -251,6 +259,7 @@ class FastLane:
         amount_usd: Decimal,
         cache_key: str | None,
         staged: calls.Staged,
+        longest: int | None,
     ) -> calls.Known:
         asked = calls.Asked(
             key_id=key_id,
@@ -270,6 +279,7 @@ class FastLane:
             process_id=self.process_id,
             staged=staged,
             trace_id=current_trace_id(),
+            longest=longest,
             origin=origin,
         )
         try:
@@ -415,10 +425,18 @@ def _kept(
         saved_usd=known.saved_usd,
         cache=cache,
         replayed=replayed,
+        rate=known.rate,
     )
 
 
+def _longest(spec: CallSpec, option: Option) -> int | None:
+    """Return the longest answer that was asked for, all choices together; None: not said."""
+    return None if spec.longest is None else option.longest(spec) * spec.choices
+
+
 def _refused(refusal: Refusal) -> OverlineError:
+    if refusal.code == "rate_limited":
+        return rate_limited(refusal)
     if refusal.code != "budget_exceeded":
         thing, _, state = refusal.code.partition("_")
         return KeyRefused(f"The call was not admitted: the {thing} is {state}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -104,6 +104,7 @@ class LiveCall:
     created_at: datetime
     cache_key: str | None
     ended: EndedCall
+    rate: Mapping[str, Any] | None = None
     cache = "miss"
     replayed = False
 

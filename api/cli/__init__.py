@@ -46,6 +46,8 @@ _COMMANDS = {
     "agent": ("api.cli.agents", "agents", "Apply, list and show agents that tasks can name."),
     "ingest": ("api.cli.ingest", "ingest", "Put files into a collection that tasks can search."),
     "schedule": ("api.cli.schedules", "schedule", "Have a task asked again and again."),
+    "budget": ("api.cli.budgets", "budget", "Say what may be spent, and see what is left."),
+    "limit": ("api.cli.limits", "limit", "Limit requests, tokens and calls at once."),
     "housekeeping": (
         "api.cli.housekeeping",
         "housekeeping",

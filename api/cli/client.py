@@ -99,6 +99,10 @@ class ApiClient:
         """POST a JSON document; raises as `get` does."""
         return self._answer("POST", path, json=body, headers=dict(headers or {}))
 
+    def patch(self, path: str, body: Any) -> Any:
+        """PATCH a resource; raises as `get` does."""
+        return self._answer("PATCH", path, json=body)
+
     def delete(self, path: str) -> Any:
         """DELETE a resource; raises as `get` does."""
         return self._answer("DELETE", path)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -19,17 +20,21 @@ from starlette.types import Receive, Scope, Send
 from api.lane import Call, Lane
 from api.openai.errors import OpenAIError, error_response
 from api.openai.failures import openai_error
+from api.openai.rate_headers import rate_headers
 from api.openai.rendering import Rendering
 from workflows.contracts.call import CLIENT_GONE, OnDisconnect
 
 __all__ = ["CallAnswer", "call_headers"]
 
-#: What a key without limits is told: there is always more.
-UNLIMITED = "1000000000"
-
 
 def call_headers(
-    *, task_id: str, model: str, cache: str, replayed: bool, cost_usd: str | None
+    *,
+    task_id: str,
+    model: str,
+    cache: str,
+    replayed: bool,
+    cost_usd: str | None,
+    rate: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """Return the headers of an answer."""
     headers = {
@@ -42,11 +47,13 @@ def call_headers(
         headers["x-overline-cost-usd"] = cost_usd
     if replayed:
         headers["idempotency-replayed"] = "true"
-    for what in ("requests", "tokens"):
-        headers[f"x-ratelimit-limit-{what}"] = UNLIMITED
-        headers[f"x-ratelimit-remaining-{what}"] = UNLIMITED
-        headers[f"x-ratelimit-reset-{what}"] = "0s"
-    return headers
+    warnings = (rate or {}).get("budgets")
+    if warnings:
+        headers["x-overline-budget-warning"] = ", ".join(
+            f"{each['scope']};period={each['period']};limit_usd={each['limit_usd']}"
+            for each in warnings
+        )
+    return headers | rate_headers(rate)
 
 
 @dataclass
@@ -183,4 +190,5 @@ def _headers(call: Call, cost_usd: str | None) -> Mapping[str, str]:
         cache=call.cache,
         replayed=call.replayed,
         cost_usd=cost_usd,
+        rate=call.rate,
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Any
 
 from api.openai.errors import OpenAIError, error_of
+from api.openai.rate_headers import rate_headers
 from api.problems import ProblemError
 from inference.errors import EngineBusy, EngineDenied, EngineError, EngineFailed, RequestRefused
 from store.errors import DatabaseUnavailable, Fenced
@@ -79,6 +81,8 @@ def _param_of(pointer: str) -> str | None:
 def _of_ours(error: errors.OverlineError) -> OpenAIError:
     facts = {name: value for name, value in error.facts.items() if value is not None}
     param, code = facts.pop("param", None), facts.pop("code", None)
+    if isinstance(error, errors.RateLimited):
+        return _limited(error, facts)
     after = facts.pop("retry_after_s", None)
     return error_of(
         type(error),
@@ -89,6 +93,29 @@ def _of_ours(error: errors.OverlineError) -> OpenAIError:
         code=None if code is None else str(code),
         headers=(None if after is None else {"Retry-After": str(after), "x-should-retry": "true"}),
         facts=facts,
+    )
+
+
+def _limited(error: errors.RateLimited, facts: dict[str, Any]) -> OpenAIError:
+    """Return the refusal of a limit, with the headers that say when there is room."""
+    rate: dict[str, dict[str, Any]] = {}
+    for what in ("requests", "tokens"):
+        told = {
+            name: facts.pop(f"{what}_{name}", None) for name in ("limit", "remaining", "reset_s")
+        }
+        if told["limit"] is not None:
+            rate[what] = told
+    after = min(_LONGEST_RETRY_S, int(facts["retry_after_s"]))
+    never = bool(facts.pop("never"))
+    return error_of(
+        errors.RateLimited,
+        error.message,
+        headers={
+            "Retry-After": str(after),
+            "x-should-retry": "false" if never else "true",
+            **rate_headers(rate),
+        },
+        facts=facts | {"retry_after_s": after},
     )
 
 

@@ -243,6 +243,7 @@ async def create_embeddings(request: Request, parts: PartsOf) -> Response:
         cache=made.cache,
         replayed=made.replayed,
         cost_usd=f"{made.billed_usd:f}",
+        rate=made.rate,
     )
     return Response(msgspec.json.encode(document), media_type="application/json", headers=headers)
 

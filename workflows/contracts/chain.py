@@ -70,6 +70,8 @@ class AdmitInput(Call):
     route: str
     model: str | None
     max_tokens: int
+    prompt_chars: int = Field(default=0, description="About how long the prompt is.")
+    on_budget: Literal["fail", "wait"] = "fail"
 
 
 class Admission(Wire):

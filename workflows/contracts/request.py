@@ -169,6 +169,11 @@ class Limits(Asked):
         decimal_places=9,
         description="Budget of the task, in USD; none means the budgets above it only.",
     )
+    on_budget: Literal["fail", "wait"] = Field(
+        default="fail",
+        description="When a budget above the task is spent in the middle of it: fail, or wait "
+        "until it is raised or its next period begins.",
+    )
 
 
 class Asking(Asked):

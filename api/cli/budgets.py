@@ -1,0 +1,117 @@
+"""`overline budget`: what may be spent, and what is left of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from api.cli.client import ApiClient
+from api.cli.render import console, friendly, print_json
+from settings import load_settings
+
+__all__ = ["budget"]
+
+budget = typer.Typer(no_args_is_help=True, add_completion=False)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+@budget.command("set")
+def set_budget(
+    scope: Annotated[str, typer.Argument(help="organisation, team, key, user, tag or agent.")],
+    cap_usd: Annotated[str, typer.Argument(help="How much, in USD.")],
+    of: Annotated[
+        str | None,
+        typer.Option(help="Which: an id, a user, name=value, an agent; * for each by itself."),
+    ] = None,
+    period: Annotated[str, typer.Option(help="day, week, month or total.")] = "month",
+    time_zone: Annotated[str, typer.Option(help="IANA time zone in which periods begin.")] = "UTC",
+    soft: Annotated[bool, typer.Option("--soft", help="Warn instead of refusing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Set a budget, or give the one there is another cap."""
+    body = {
+        "scope": scope,
+        "subject": of,
+        "period": period,
+        "time_zone": time_zone,
+        "cap_usd": cap_usd,
+        "hard": not soft,
+    }
+    with friendly(as_json), ApiClient(load_settings()) as api:
+        made = api.post("/v1/budgets", body)
+    if as_json:
+        print_json(made)
+    else:
+        _print(made["budgets"])
+
+
+@budget.command("list")
+def list_budgets(as_json: Json = False) -> None:
+    """List the budgets, with what is spent, held and left."""
+    with friendly(as_json), ApiClient(load_settings()) as api:
+        found = api.get("/v1/budgets")
+    if as_json:
+        print_json(found)
+    else:
+        _print(found["budgets"])
+
+
+@budget.command("show")
+def show(
+    budget_id: Annotated[str, typer.Argument(help="Id of the budget.")], as_json: Json = False
+) -> None:
+    """Say what is spent, held and left of a budget, and by whom."""
+    with friendly(as_json), ApiClient(load_settings()) as api:
+        found = api.get(f"/v1/budgets/{budget_id}")
+    if as_json:
+        print_json(found)
+        return
+    _print(found["budgets"])
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in ("key", "user", "calls", "spent", "held"):
+        table.add_column(head, no_wrap=True)
+    for each in found["by"]:
+        table.add_row(
+            each["key_id"],
+            each["user"] or "",
+            str(each["calls"]),
+            f"${each['spent_usd']}",
+            f"${each['held_usd']}",
+        )
+    console.print(table)
+
+
+@budget.command("remove")
+def remove(
+    budget_id: Annotated[str, typer.Argument(help="Id of the budget.")], as_json: Json = False
+) -> None:
+    """Lift a budget."""
+    with friendly(as_json), ApiClient(load_settings()) as api:
+        gone = api.delete(f"/v1/budgets/{budget_id}")
+    if as_json:
+        print_json(gone)
+    else:
+        console.print(f"{gone['id']} is removed", markup=False)
+
+
+def _print(budgets: list[dict[str, Any]]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in ("budget", "of", "window", "kind", "cap", "spent", "held", "left"):
+        table.add_column(head, no_wrap=True)
+    for each in budgets:
+        cap, left = each["cap_usd"], each["left_usd"]
+        table.add_row(
+            each["id"],
+            f"{each['scope']} {each['subject']}",
+            each["window"],
+            "hard" if each["hard"] else "soft",
+            "none" if cap is None else f"${cap}",
+            f"${each['spent_usd']}",
+            f"${each['held_usd']}",
+            "" if left is None else f"${left}",
+        )
+    console.print(table)

@@ -48,6 +48,10 @@ _COMMANDS = {
     "schedule": ("api.cli.schedules", "schedule", "Have a task asked again and again."),
     "budget": ("api.cli.budgets", "budget", "Say what may be spent, and see what is left."),
     "limit": ("api.cli.limits", "limit", "Limit requests, tokens and calls at once."),
+    "org": ("api.cli.orgs", "org", "Make and list organisations; for who operates the database."),
+    "team": ("api.cli.identity", "team", "Make, list and rename teams."),
+    "key": ("api.cli.identity", "key", "Make, restrict, rotate and disable keys."),
+    "audit": ("api.cli.audit", "audit", "List who did what, and verify the audit log."),
     "housekeeping": (
         "api.cli.housekeeping",
         "housekeeping",

@@ -41,7 +41,7 @@ alter table budgets
         scope in ('task', 'key', 'team', 'organisation', 'user', 'tag', 'agent')),
     -- squawk-ignore ban-drop-constraint
     drop constraint budgets_organisation_id_scope_id_key,
-    -- squawk-ignore disallowed-unique-constraint
+    -- squawk-ignore disallowed-unique-constraint, constraint-missing-not-valid
     add constraint budgets_window unique (organisation_id, scope_id, window_key);
 alter table budgets alter column depth set expression as
     (case when ordinal > 0 then 3 + ordinal

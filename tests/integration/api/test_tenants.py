@@ -72,6 +72,9 @@ async def test_another_tenants_ids_are_like_random_ones(
     }
     rate = {"scope": "organisation", "requests_per_minute": 10_000}
     limit = (await api.post("/v1/limits", json=rate, headers=tenant.headers)).json()["id"]
+    spending = {"scope": "organisation", "cap_usd": "1000000"}
+    made = await api.post("/v1/budgets", json=spending, headers=tenant.headers)
+    budget = made.json()["budgets"][0]["id"]
     checks: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {
         ("get", "/v1/tasks/{task_id}"): ("/v1/tasks/{id}", task.id, {}),
         ("get", "/v1/tasks/{task_id}/steps"): ("/v1/tasks/{id}/steps", task.id, {}),
@@ -176,6 +179,8 @@ async def test_another_tenants_ids_are_like_random_ones(
         # Registering needs a worker, which this suite has not: tests/integration/tasks/test_tools
         # crosses tenants with a real registration.
         ("delete", "/v1/limits/{limit_id}"): ("/v1/limits/{id}", limit, {}),
+        ("get", "/v1/budgets/{budget_id}"): ("/v1/budgets/{id}", budget, {}),
+        ("delete", "/v1/budgets/{budget_id}"): ("/v1/budgets/{id}", budget, {}),
         ("delete", "/v1/tools/{registration}"): ("/v1/tools/{id}", uuid7(), {}),
     }
     described = (await api.get("/openapi.json")).json()["paths"]
@@ -273,7 +278,7 @@ async def test_a_key_does_only_what_its_scopes_say(api: httpx2.AsyncClient, admi
         for verb, operation in verbs.items():
             if not operation.get("security"):
                 continue
-            key = keys["tasks" if "/spend" in path else "spend"]
+            key = keys["tasks" if "/spend" in path or "/budgets" in path else "spend"]
             url = re.sub(r"\{\w+\}", str(uuid7()), path)
             response = await api.request(verb.upper(), url, headers=key.headers)
             told = response.json()

@@ -78,9 +78,9 @@ class UnstartedTask:
     team_id: UUID
     key_id: UUID
     task_id: UUID
+    kind: str
     route: str
     input: dict[str, Any]
-    kind: str
     user: str | None
     tags: dict[str, str]
     created_at: datetime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Any
 
 import typer
@@ -79,8 +80,8 @@ def show(
             each["key_id"],
             each["user"] or "",
             str(each["calls"]),
-            f"${each['spent_usd']}",
-            f"${each['held_usd']}",
+            _usd(each["spent_usd"]),
+            _usd(each["held_usd"]),
         )
     console.print(table)
 
@@ -98,6 +99,10 @@ def remove(
         console.print(f"{gone['id']} is removed", markup=False)
 
 
+def _usd(amount: str) -> str:
+    return f"${Decimal(amount).normalize():f}"
+
+
 def _print(budgets: list[dict[str, Any]]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for head in ("budget", "of", "window", "kind", "cap", "spent", "held", "left"):
@@ -109,9 +114,9 @@ def _print(budgets: list[dict[str, Any]]) -> None:
             f"{each['scope']} {each['subject']}",
             each["window"],
             "hard" if each["hard"] else "soft",
-            "none" if cap is None else f"${cap}",
-            f"${each['spent_usd']}",
-            f"${each['held_usd']}",
-            "" if left is None else f"${left}",
+            "none" if cap is None else _usd(cap),
+            _usd(each["spent_usd"]),
+            _usd(each["held_usd"]),
+            "" if left is None else _usd(left),
         )
     console.print(table)

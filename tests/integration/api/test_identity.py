@@ -345,6 +345,6 @@ async def test_a_key_is_never_told_wherever_it_is_put(
             rows = superuser.execute(f"select t::text from {table} t").fetchall()
             told += "\n".join(row[0] for row in rows)
     for canary in canaries:
-        secret = canary.rpartition("_")[2]
+        secret = canary[-43:]
         for form in (secret, base64.b64encode(canary.encode()).decode()):
             assert form not in told

@@ -153,6 +153,7 @@ async def test_functions_pin_where_they_look_for_names(admin_db: Database) -> No
         "authenticate": "overline_definer",
         "unstarted_tasks": "overline_definer",
         "unsent_messages": "overline_definer",
+        "untold_decisions": "overline_definer",
         "unsent_sessions": "overline_definer",
         "unsent_wishes": "overline_definer",
         "orphaned_calls": "overline_definer",

@@ -52,4 +52,4 @@ def test_error_codes_are_unique_and_named_by_class():
     codes = [error.code for error in ALL_ERRORS]
     assert len(set(codes)) == len(codes)
     assert all(error.type() == error.__name__ for error in ALL_ERRORS)
-    assert all(error.status == 503 for error in ALL_ERRORS if error.retryable)
+    assert all(error.status in (429, 503) for error in ALL_ERRORS if error.retryable)

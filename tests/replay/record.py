@@ -155,6 +155,11 @@ async def _refused(recorder: Recorder) -> str:
     return await recorder.ended("failed", say("x", unheard_of=1))
 
 
+async def _in_turn(recorder: Recorder) -> str:
+    """A call that waits in its engine's queue, behind whoever is not a batch."""
+    return await recorder.ended("succeeded", say("In turn."), priority="batch")
+
+
 async def _fallback(recorder: Recorder) -> str:
     candidates = json.dumps([{"model": MODEL}, {"model": "smollm2-135m-instruct"}])
     with psycopg.connect(recorder.stack.admin_url) as connection:
@@ -414,6 +419,7 @@ KINDS: dict[str, Record] = {
     "denied": _denied,
     "fallback": _fallback,
     "housekeeping": _housekeeping,
+    "in_turn": _in_turn,
     "ingestion": _ingestion,
     "map": _map,
     "map_cancelled": _map_cancelled,

@@ -33,13 +33,14 @@ def _served(stack: RunningStack) -> Iterator[str]:
     """Run one more API process of the stack."""
     port = free_port()
     own = {"OVERLINE_API_PORT": str(port), "OVERLINE_API_URL": f"http://127.0.0.1:{port}"}
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "deploy.api"],
-        env={**stack.env, **own},
-        cwd=stack.folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (stack.folder / "logs" / f"api-{port}.log").open("wb") as written:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "deploy.api"],
+            env={**stack.env, **own},
+            cwd=stack.folder,
+            stdout=written,
+            stderr=written,
+        )
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -134,7 +135,7 @@ async def prober(
             for _ in range(request.param - 1):
                 urls.append(more.enter_context(_served(stack)))
             for url in urls:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(150):
                     while not await _ready(http, url):
                         await asyncio.sleep(0.1)
             yield Prober(urls, caller, stack, http)
@@ -226,3 +227,32 @@ async def test_a_task_waits_for_room_and_goes_on(stack: RunningStack, caller: Ca
         assert task["status"] in ("accepted", "running")
         await asyncio.sleep(0.1)
     assert task["answer"] == "at last"
+
+
+async def test_a_task_waits_until_its_budget_is_raised(stack: RunningStack, caller: Caller) -> None:
+    budget = {"scope": "key", "subject": str(caller.key_id), "period": "total"}
+    poor = await caller.http.post("/v1/budgets", json={**budget, "cap_usd": "0.000000001"})
+    assert poor.status_code == 200, poor.text
+    asked = {"input": say("at last"), "model": "scripted", "limits": {"on_budget": "wait"}}
+    task_id = (await caller.http.post("/v1/tasks", json=asked)).json()["id"]
+    for _ in range(200):
+        why = (await caller.http.get(f"/v1/tasks/{task_id}/why")).json()
+        waits = [each for each in why["reasons"] if each["code"] == "activity_retrying"]
+        if waits:
+            break
+        await asyncio.sleep(0.1)
+    assert waits[0]["facts"]["failure"] == "BudgetExceeded"
+    raised = await caller.http.post("/v1/budgets", json={**budget, "cap_usd": "1"})
+    assert raised.status_code == 200
+    for _ in range(300):
+        task = await caller.task(task_id)
+        if task["finished_at"] is not None:
+            break
+        await asyncio.sleep(0.1)
+    assert (task["status"], task["answer"]) == ("succeeded", "at last")
+    (shown,) = [
+        each
+        for each in (await caller.http.get("/v1/budgets")).json()["budgets"]
+        if each["id"] == raised.json()["budgets"][0]["id"]
+    ]
+    assert (Decimal(shown["held_usd"]), Decimal(shown["spent_usd"]) > 0) == (0, True)

@@ -79,6 +79,9 @@ async def test_calls_outlive_the_process_that_made_them(
             TritonClient(stack.settings.triton_urls[0]) as engine,
         ):
             books = Books(stack.admin_url, engine)
+            # One call at a time: a process that dies takes nobody's slot with it.
+            alone = {"scope": "key", "scope_id": str(caller.key_id), "concurrent_calls": 1}
+            assert (await caller.http.post("/v1/limits", json=alone)).status_code == 200
             ours: Any = {
                 "model": "scripted",
                 "messages": [{"role": "user", "content": say(LONG, pace_ms=15)}],
@@ -124,6 +127,9 @@ async def test_calls_outlive_the_process_that_made_them(
             assert (row["billed_usd"], row["usage_source"]) == (0, "estimate")
             assert row["output_tokens"] > 0
             books.assert_nothing_held(caller.organisation_id)
+            (limit,) = (await caller.http.get("/v1/limits")).json()["limits"]
+            assert limit["open_calls"] == 0
+            assert (await caller.http.delete(f"/v1/limits/{limit['id']}")).status_code == 200
             await assert_an_outage_is_a_503(stack, client)
             books.assert_nothing_held(caller.organisation_id)
             ids = [own_id, other_id]

@@ -6,6 +6,8 @@
 -- told, or is looked for.
 alter table approvals add column told boolean not null default true;
 alter table approvals alter column told set default false;
+-- Of decisions only, of which there are few: writers wait once, and not for long.
+-- squawk-ignore require-concurrent-index-creation
 create index approvals_untold on approvals (decided_at) where decision is not null and not told;
 grant select on approvals to overline_definer;
 

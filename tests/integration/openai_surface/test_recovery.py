@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import openai
+import pytest
 
 from inference.client import TritonClient
 from tests.integration.openai_surface.conftest import client_of
@@ -67,6 +68,7 @@ async def assert_an_outage_is_a_503(stack: RunningStack, client: openai.AsyncOpe
     assert all(error.response.headers["retry-after"] for error in refused)
 
 
+@pytest.mark.timeout(300)
 async def test_calls_outlive_the_process_that_made_them(
     own_stack: Callable[..., RunningStack], tmp_path: Any
 ) -> None:

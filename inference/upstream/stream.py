@@ -118,7 +118,13 @@ class ChatStream:
                     with typed_failures(self._upstream, self._request.idle_s):
                         async with asyncio.timeout(self._patience()):
                             received = await response.content.readany()
-                    deltas, done = self._take(events, received)
+                    deltas, done, failed = self._take(events, received)
+                    if failed is not None:
+                        # What was said before it, in the same bytes, was said.
+                        if self._pieces and deltas:
+                            self.sent = True
+                            yield ChatChunk(deltas)
+                        raise failed
                     if done or not received:
                         # Kept alive, unless there is something after the end.
                         complete = done or response.content.at_eof()
@@ -144,22 +150,23 @@ class ChatStream:
             )
         return min(left, self._request.idle_s)
 
-    def _take(self, events: Events, received: bytes) -> tuple[tuple[Delta, ...], bool]:
-        """Return what some bytes add, and whether the upstream said that it is done."""
+    def _take(
+        self, events: Events, received: bytes
+    ) -> tuple[tuple[Delta, ...], bool, EngineError | None]:
+        """Return what some bytes add, whether the upstream said that it is done, or its failure."""
         found: list[Delta] = []
         try:
             for data in events.feed(received) if received else events.end():
                 if data == _DONE:
-                    return tuple(found), True
+                    return tuple(found), True, None
                 self._read(data, found)
-        except EngineError:
-            raise
-        except (ValueError, RecursionError) as error:
+        except EngineError as error:
+            return tuple(found), False, error
+        except (ValueError, RecursionError):
             # Not the text: what cannot be read may be anything.
-            raise EngineFailed(
-                f"upstream {self._upstream!r} sent an event that cannot be read", "bad_answer"
-            ) from error
-        return tuple(found), False
+            said = f"upstream {self._upstream!r} sent an event that cannot be read"
+            return tuple(found), False, EngineFailed(said, "bad_answer")
+        return tuple(found), False, None
 
     def _read(self, data: bytes, found: list[Delta]) -> None:
         event = read_event(data)

@@ -239,6 +239,8 @@ async def test_a_pause_outlives_the_end_of_its_run_and_shows_in_temporals_lists(
         last = await watcher.to_end(limit_s=WAIT_S)
     assert last.type == "task.succeeded"
     watcher.assert_once_and_in_order()
+    # The task's row ends with its last call, its workflow a moment later.
+    await handle.result()
     assert await _status(handle) == "succeeded"
     books.assert_no_call_ran_twice(books.ledger(task_id))
     await assert_replays(stack, [f"task-{task_id}"])

@@ -151,6 +151,31 @@ async def test_a_failure_after_the_first_byte_says_what_was_sent(
     assert (usage.completion_tokens, usage.source) == (16, "estimate")
 
 
+async def test_what_was_said_in_the_same_bytes_as_a_failure_was_said() -> None:
+    said = b'data: {"id": "a", "choices": [{"index": 0, "delta": {"content": "Nearly"}}]}\n\n'
+    broke = b'data: {"error": {"message": "out of order", "code": "500"}}\n\n'
+
+    async def at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+        writer.write(head + said + broke)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(at_once, "127.0.0.1", 0)
+    pool = Upstreams()
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    deltas: list[Delta] = []
+    with pytest.raises(EngineFailed) as failed:
+        async with pool.at(Upstream("broken", url)).stream(ChatRequest("m", ASKED, {})) as stream:
+            async for chunk in stream:
+                deltas += chunk.deltas
+    await pool.close()
+    server.close()
+    assert text_of(deltas) == "Nearly"
+    assert failed.value.sent
+
+
 async def test_tool_calls_come_in_pieces_that_their_index_joins(client: UpstreamClient) -> None:
     deltas, final = await ask(client, "m-tools")
     calls: dict[int, list[str]] = {}

@@ -130,6 +130,9 @@ def test_labels_stay_bounded_whatever_is_passed():
             if sample.name.startswith("overline_"):
                 for label, word in sample.labels.items():
                     assert label not in FORBIDDEN_LABELS
+                    if label == "route" and sample.name.startswith("overline_http_"):
+                        # As many as the application has, whoever calls; other tests called it.
+                        continue
                     values.setdefault((sample.name, label), set()).add(word)
     assert max(map(len, values.values())) <= metrics.MOST_MODELS + 1
     assert value("overline_model_calls_total", model="other", outcome="other") > 0

@@ -166,10 +166,14 @@ async def test_what_was_said_in_the_same_bytes_as_a_failure_was_said() -> None:
     pool = Upstreams()
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     deltas: list[Delta] = []
-    with pytest.raises(EngineFailed) as failed:
+
+    async def read() -> None:
         async with pool.at(Upstream("broken", url)).stream(ChatRequest("m", ASKED, {})) as stream:
             async for chunk in stream:
-                deltas += chunk.deltas
+                deltas.extend(chunk.deltas)
+
+    with pytest.raises(EngineFailed) as failed:
+        await read()
     await pool.close()
     server.close()
     assert text_of(deltas) == "Nearly"

@@ -42,12 +42,30 @@ def call_id(prefix: str, call: Call) -> str:
     return f"{prefix}{call.task_id.hex}"
 
 
-class Chat:
-    """Chat completions."""
+class _Chunked:
+    """What chat completions and completions of a text have in common: chunks, and a last line."""
 
     def __init__(self, *, include_usage: bool) -> None:
         self._include_usage = include_usage
-        self._chunks: ChatChunks | None = None
+        self._chunks: ChatChunks | CompletionChunks | None = None
+
+    def of(self, deltas: Sequence[Delta]) -> bytes:
+        """Return the chunks of some pieces."""
+        assert self._chunks is not None
+        return self._chunks.of(deltas)
+
+    def end(self, call: Call) -> bytes:
+        """Return the usage, and the last line."""
+        assert self._chunks is not None
+        return self._chunks.end(call.used) + DONE
+
+    def broken(self, error: OpenAIError, request_id: str) -> bytes:
+        """Return an error that SDKs raise; the last line never comes."""
+        return b"data: " + msgspec.json.encode(error_object(error, request_id)) + b"\n\n"
+
+
+class Chat(_Chunked):
+    """Chat completions."""
 
     def whole(self, call: Call) -> dict[str, Any]:
         """Return the document of a call that is over."""
@@ -69,28 +87,13 @@ class Chat:
         )
         return b""
 
-    def of(self, deltas: Sequence[Delta]) -> bytes:
-        """Return the chunks of some pieces."""
-        assert self._chunks is not None
-        return self._chunks.of(deltas)
 
-    def end(self, call: Call) -> bytes:
-        """Return the usage, and the last line."""
-        assert self._chunks is not None
-        return self._chunks.end(call.used) + DONE
-
-    def broken(self, error: OpenAIError, request_id: str) -> bytes:
-        """Return an error that SDKs raise; the last line never comes."""
-        return b"data: " + msgspec.json.encode(error_object(error, request_id)) + b"\n\n"
-
-
-class Completion:
+class Completion(_Chunked):
     """Completions of a text."""
 
     def __init__(self, *, include_usage: bool, echo: str = "") -> None:
-        self._include_usage = include_usage
+        super().__init__(include_usage=include_usage)
         self._echo = echo
-        self._chunks: CompletionChunks | None = None
 
     def whole(self, call: Call) -> dict[str, Any]:
         """Return the document of a call that is over."""
@@ -113,20 +116,6 @@ class Completion:
             echo=self._echo,
         )
         return b""
-
-    def of(self, deltas: Sequence[Delta]) -> bytes:
-        """Return the chunks of some pieces."""
-        assert self._chunks is not None
-        return self._chunks.of(deltas)
-
-    def end(self, call: Call) -> bytes:
-        """Return the usage, and the last line."""
-        assert self._chunks is not None
-        return self._chunks.end(call.used) + DONE
-
-    def broken(self, error: OpenAIError, request_id: str) -> bytes:
-        """Return an error that SDKs raise; the last line never comes."""
-        return b"data: " + msgspec.json.encode(error_object(error, request_id)) + b"\n\n"
 
 
 class Responses:

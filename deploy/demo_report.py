@@ -88,7 +88,7 @@ def checks_of_second(
             and len({row["step"] for row in repeated.ledger})
             == len({row["step"] for row in evidence.ledger})
             and _usd(second["cost_usd"]) == 0
-            and saved == evidence.billed_usd,
+            and saved == evidence.worth_usd,
             f"the cache gave it for nothing and says what it saved: {money(saved)}",
         ),
     ]

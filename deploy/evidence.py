@@ -66,6 +66,11 @@ class Evidence:
         return sum((row["billed_usd"] for row in self.ledger), Decimal(0))
 
     @property
+    def worth_usd(self) -> Decimal:
+        """What its answers cost whoever asked first, in USD: earlier runs may have left some."""
+        return self.billed_usd + sum((row["saved_usd"] for row in self.ledger), Decimal(0))
+
+    @property
     def each_call_once(self) -> bool:
         """Whether every call has exactly one attempt that succeeded, and every tool ran once."""
         good = [row["step"] for row in self.ledger if row["outcome"] in ("succeeded", "cached")]

@@ -1,4 +1,4 @@
-"""Calls without a workflow: opened and closed in one statement each (`0023_fast_lane.sql`)."""
+"""Calls without a workflow: opened and closed in one statement each (0023, opening in 0024)."""
 
 from __future__ import annotations
 

@@ -162,9 +162,6 @@ end $$;
 -- attempt. Nothing is used up by a refusal; what refused, and with which numbers, is on file.
 --
 -- Verdicts: unauthenticated, forbidden, refused, earlier (see earlier_call), cached, go.
--- squawk-ignore ban-drop-function
-drop function open_call(uuid, bytea, uuid, text, text, jsonb, text, jsonb, text, text, text, boolean,
-                        numeric, text, uuid, text, text, text, text, text, bytea, int, text);
 create function open_call(
     p_key uuid, p_digest bytea, p_task uuid, p_idempotency_key text, p_request_digest text,
     p_input jsonb, p_user text, p_tags jsonb, p_endpoint text, p_requested text, p_route text,

@@ -6,10 +6,23 @@ from activities.dependencies import Dependencies
 from activities.toolbox import parse_choice, parse_choices
 from inference.json_schema import objection
 from inference.messages import Timings
+from inference.usage import TokenUsage
+from store.journal import AttemptUsage
 from workflows.contracts import INLINE_ANSWER_CHARS, Generated, GenerateInput, Usage
 from workflows.transcript import digest_of
 
-__all__ = ["generated_of"]
+__all__ = ["attempt_usage", "generated_of"]
+
+
+def attempt_usage(used: TokenUsage) -> AttemptUsage:
+    """Return what an upstream counted, as the ledger keeps it."""
+    return AttemptUsage(
+        prompt_tokens=used.prompt_tokens,
+        cached_tokens=used.cached_tokens,
+        completion_tokens=used.completion_tokens,
+        source=used.source,
+        reasoning_tokens=used.reasoning_tokens,
+    )
 
 
 async def generated_of(

@@ -16,7 +16,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.dependencies import Dependencies
-from activities.generated import generated_of
+from activities.generated import attempt_usage, generated_of
 from activities.heartbeats import heartbeats
 from activities.journaling import JournalWriter
 from activities.lost_attempts import LostAttempts
@@ -33,7 +33,7 @@ from observability.metrics import record_generation, record_interruption
 from observability.spans import current_trace_id, identify, trace_carrier
 from store import journal
 from store.catalogue import Deployment
-from store.journal import AttemptUsage, Begun
+from store.journal import Begun
 from workflows.contracts import Generated, GenerateInput, Usage
 from workflows.errors import EngineDown, ModelChanged
 
@@ -130,7 +130,7 @@ class UpstreamGeneration:
                     ) from error
                 raise
             timings = Timings(0.0, final.timings.first_token_ms, final.timings.total_ms)
-            usage = _usage(final.usage)
+            usage = attempt_usage(final.usage)
             await writer.finish(usage, final.finish_reason, None, timings)
             genai.set_response(
                 span,
@@ -218,7 +218,7 @@ class UpstreamGeneration:
         if details is None or not (details.cancel_requested or details.not_found):
             # A worker that stops, or an attempt that timed out: another one will begin again.
             return
-        await writer.ended_early(_usage(stream.usage if stream else TokenUsage()))
+        await writer.ended_early(attempt_usage(stream.usage if stream else TokenUsage()))
 
     async def _failed(self, call: GenerateInput, begun: Begun, error: EngineError) -> None:
         """Write down what the attempt had used when it failed."""
@@ -230,7 +230,7 @@ class UpstreamGeneration:
             organisation_id=call.tenant.organisation_id,
             generation_key=call.generation_key,
             epoch=begun.epoch,
-            usage=_usage(used),
+            usage=attempt_usage(used),
             outcome="failed",
             error_code=error.code,
         )
@@ -259,13 +259,3 @@ class UpstreamGeneration:
             schema=schema,
             epoch=begun.epoch,
         )
-
-
-def _usage(used: TokenUsage) -> AttemptUsage:
-    return AttemptUsage(
-        prompt_tokens=used.prompt_tokens,
-        cached_tokens=used.cached_tokens,
-        completion_tokens=used.completion_tokens,
-        source=used.source,
-        reasoning_tokens=used.reasoning_tokens,
-    )

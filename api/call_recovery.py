@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import timedelta
 
-from temporalio.common import (
-    SearchAttributePair,
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
-)
-from temporalio.exceptions import WorkflowAlreadyStartedError
-
-from api.orchestrator import answering, task_workflow_id
+from api.orchestrator import Orchestrator
 from api.parts import Parts
 from store import calls
 from store.errors import StoreError
-from workflows.client import SEARCH_ORGANISATION, SEARCH_STATUS, SEARCH_TEAM
 from workflows.contracts import Tenant
 from workflows.contracts.call import CallInput
 
@@ -27,7 +17,6 @@ __all__ = ["sweep_orphans"]
 log = logging.getLogger("overline.api")
 
 _SWEEP_EVERY_S = 1.0
-_DEADLINE = timedelta(seconds=5)
 
 
 async def sweep_orphans(parts: Parts) -> None:
@@ -64,26 +53,11 @@ async def _hand_over(parts: Parts, orphan: calls.OrphanedCall) -> None:
     tenant = Tenant(
         organisation_id=orphan.organisation_id, team_id=orphan.team_id, key_id=orphan.key_id
     )
-    async with answering():
-        try:
-            handle = await parts.temporal.start_workflow(
-                "CallTask",
-                CallInput(tenant=tenant, task_id=orphan.task_id),
-                id=task_workflow_id(orphan.task_id),
-                task_queue=parts.settings.task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                static_summary="a call whose process died",
-                search_attributes=TypedSearchAttributes(
-                    [
-                        SearchAttributePair(SEARCH_ORGANISATION, str(orphan.organisation_id)),
-                        SearchAttributePair(SEARCH_TEAM, str(orphan.team_id)),
-                        SearchAttributePair(SEARCH_STATUS, "running"),
-                    ]
-                ),
-                rpc_timeout=_DEADLINE,
-            )
-            run_id = handle.result_run_id or ""
-        except WorkflowAlreadyStartedError as exc:
-            run_id = exc.run_id or ""
+    run_id = await Orchestrator(parts.temporal, parts.settings).start_once(
+        "CallTask",
+        CallInput(tenant=tenant, task_id=orphan.task_id),
+        task_id=orphan.task_id,
+        tenant=tenant,
+        headline="a call whose process died",
+    )
     await calls.hand_over(parts.database, orphan.organisation_id, orphan.task_id, run_id)

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from temporalio.common import (
-    SearchAttributePair,
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
-    WorkflowIDReusePolicy,
-)
-from temporalio.exceptions import WorkflowAlreadyStartedError
-
-from api.orchestrator import answering, task_workflow_id
+from api.orchestrator import Orchestrator
 from api.parts import Parts
 from store import tasks
 from store.errors import StoreError
 from workflows.child_contracts import MapInput
-from workflows.client import SEARCH_ORGANISATION, SEARCH_STATUS, SEARCH_TEAM
 from workflows.contracts import TaskRequest, Tenant
 from workflows.planning import headline, plan_task
 from workflows.queueing import task_turn
@@ -29,8 +19,6 @@ from workflows.queueing import task_turn
 __all__ = ["start_map"]
 
 log = logging.getLogger("overline.api")
-
-_DEADLINE = timedelta(seconds=5)
 
 
 async def start_map(parts: Parts, tenant: Tenant, task_id: UUID, stored: Mapping[str, Any]) -> None:
@@ -55,30 +43,15 @@ async def start_map(parts: Parts, tenant: Tenant, task_id: UUID, stored: Mapping
         run_items=parts.settings.map_run_inputs,
     )
     item = plan_task(task_id, tenant, TaskRequest.model_validate({**stored["task"], "input": "?"}))
-    async with answering():
-        try:
-            handle = await parts.temporal.start_workflow(
-                "MapTask",
-                wanted,
-                id=task_workflow_id(task_id),
-                task_queue=parts.settings.task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                static_summary=f"map over {wanted.total:,} inputs, {wanted.concurrency} at a time; "
-                f"each: {headline(item)}"[:180],
-                priority=task_turn(tenant, item.plan.priority),
-                search_attributes=TypedSearchAttributes(
-                    [
-                        SearchAttributePair(SEARCH_ORGANISATION, str(tenant.organisation_id)),
-                        SearchAttributePair(SEARCH_TEAM, str(tenant.team_id)),
-                        SearchAttributePair(SEARCH_STATUS, "running"),
-                    ]
-                ),
-                rpc_timeout=_DEADLINE,
-            )
-            run_id = handle.result_run_id or ""
-        except WorkflowAlreadyStartedError as exc:
-            run_id = exc.run_id or ""
+    run_id = await Orchestrator(parts.temporal, parts.settings).start_once(
+        "MapTask",
+        wanted,
+        task_id=task_id,
+        tenant=tenant,
+        headline=f"map over {wanted.total:,} inputs, {wanted.concurrency} at a time; "
+        f"each: {headline(item)}"[:180],
+        priority=task_turn(tenant, item.plan.priority),
+    )
     try:
         await tasks.mark_started(parts.database, tenant.organisation_id, task_id, run_id)
     except StoreError:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
@@ -12,9 +10,8 @@ from uuid_utils.compat import uuid7
 from api.map_start import start_map
 from api.parts import Parts
 from api.problems import ProblemError, invalid
-from api.submission import Accepted, refused, resolve
-from observability.metrics import record_refusal, record_task
-from store import maps, money, tasks
+from api.submission import Accepted, digest_of_request, on_file, resolve
+from store import maps, tasks
 from store.identity import Principal
 from store.pricing import Unpriced, models_of, worst_case_usd
 from workflows import errors
@@ -140,7 +137,7 @@ async def submit_map(
         caller,
         task_id=task_id,
         idempotency_key=idempotency_key,
-        request_digest=_digest(request),
+        request_digest=digest_of_request(request.model_dump(mode="json")),
         input=stored,
         user=each.user,
         tags=dict(each.tags),
@@ -149,16 +146,8 @@ async def submit_map(
         max_cost_usd=request.whole.max_cost_usd,
         items=items,
     )
-    if isinstance(verdict, money.Refusal):
-        record_refusal(verdict.code, verdict.scope)
-        raise refused(verdict)
-    if verdict.conflict:
-        raise ProblemError(
-            errors.Conflict,
-            "This idempotency key was used for another request; use a new key for a new request.",
-        )
+    verdict = on_file(verdict)
     if verdict.created:
-        record_task("accepted")
         tenant = Tenant(
             organisation_id=caller.organisation_id, team_id=caller.team_id, key_id=caller.key_id
         )
@@ -170,9 +159,3 @@ async def submit_map(
             await tasks.discard_task(parts.database, caller.organisation_id, task_id)
             raise
     return Accepted(task_id=verdict.task_id, replayed=not verdict.created)
-
-
-def _digest(request: MapRequest) -> str:
-    said = request.model_dump(mode="json")
-    canonical = json.dumps(said, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+from pydantic import BaseModel
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import (
+    Priority,
     SearchAttributePair,
     TypedSearchAttributes,
     WorkflowIDConflictPolicy,
@@ -35,6 +37,7 @@ from workflows.contracts import (
     RegisterInput,
     SessionInput,
     TaskInput,
+    Tenant,
     session_workflow_id,
     webhook_workflow_id,
 )
@@ -112,24 +115,57 @@ class Orchestrator:
         Raises:
             ProblemError: Temporal does not answer (503).
         """
+        return await self.start_once(
+            "AgentTask",
+            task,
+            task_id=task.task_id,
+            tenant=task.tenant,
+            headline=headline[:180],
+            details=_details(task),
+            priority=task_turn(task.tenant, task.plan.priority),
+        )
+
+    async def start_once(
+        self,
+        workflow: str,
+        argument: BaseModel,
+        *,
+        task_id: UUID,
+        tenant: Tenant,
+        headline: str,
+        details: str | None = None,
+        priority: Priority = Priority.default,
+    ) -> str:
+        """Start the workflow that carries a task, once ever; return the id of its run.
+
+        Args:
+            workflow: Its type.
+            argument: Its input.
+            task_id: The task.
+            tenant: Who asks and pays.
+            headline: One line for the Web UI; names and numbers only, it is not for prompts.
+            details: More of the same.
+            priority: Whose turn its activities take.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
         async with answering():
             try:
                 handle = await self.client.start_workflow(
-                    "AgentTask",
-                    task,
-                    id=task_workflow_id(task.task_id),
+                    workflow,
+                    argument,
+                    id=task_workflow_id(task_id),
                     task_queue=self.settings.task_queue,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                    static_summary=headline[:180],
-                    static_details=_details(task),
-                    priority=task_turn(task.tenant, task.plan.priority),
+                    static_summary=headline,
+                    static_details=details,
+                    priority=priority,
                     search_attributes=TypedSearchAttributes(
                         [
-                            SearchAttributePair(
-                                SEARCH_ORGANISATION, str(task.tenant.organisation_id)
-                            ),
-                            SearchAttributePair(SEARCH_TEAM, str(task.tenant.team_id)),
+                            SearchAttributePair(SEARCH_ORGANISATION, str(tenant.organisation_id)),
+                            SearchAttributePair(SEARCH_TEAM, str(tenant.team_id)),
                             SearchAttributePair(SEARCH_STATUS, "running"),
                         ]
                     ),

@@ -37,7 +37,15 @@ from workflows import errors
 from workflows.contracts import LoopState, TaskRequest, Tenant, Turn
 from workflows.planning import first_turn, headline, plan_task
 
-__all__ = ["Accepted", "Inherited", "refused", "resolve", "submit", "sweep_unstarted"]
+__all__ = [
+    "Accepted",
+    "Inherited",
+    "digest_of_request",
+    "on_file",
+    "resolve",
+    "submit",
+    "sweep_unstarted",
+]
 
 log = logging.getLogger("overline.api")
 
@@ -146,16 +154,8 @@ async def submit(
             tool_place=inherited.tool_place,
             message=inherited.message,
         )
-    if isinstance(verdict, money.Refusal):
-        record_refusal(verdict.code, verdict.scope)
-        raise refused(verdict)
-    if verdict.conflict:
-        raise ProblemError(
-            errors.Conflict,
-            "This idempotency key was used for another request; use a new key for a new request.",
-        )
+    verdict = on_file(verdict)
     if verdict.created:
-        record_task("accepted")
         state = inherited.state if inherited else None
         await _start_or_take_back(parts, caller, task_id, stored, state)
     return Accepted(task_id=verdict.task_id, replayed=not verdict.created)
@@ -239,11 +239,35 @@ def _digest(stored: Mapping[str, Any], inherited: Inherited | None) -> str:
             said.append(inherited.tool_place)
         if inherited.message is not None:
             said.append(inherited.message)
+    return digest_of_request(said)
+
+
+def digest_of_request(said: Any) -> str:
+    """Return the digest that tells a repetition of a request from another one."""
     canonical = json.dumps(said, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def refused(refusal: money.Refusal) -> ProblemError:
+def on_file(verdict: tasks.Submitted | money.Refusal) -> tasks.Submitted:
+    """Return what was filed, and count it if it is new.
+
+    Raises:
+        ProblemError: It was refused, or its idempotency key belongs to another request.
+    """
+    if isinstance(verdict, money.Refusal):
+        record_refusal(verdict.code, verdict.scope)
+        raise _refused(verdict)
+    if verdict.conflict:
+        raise ProblemError(
+            errors.Conflict,
+            "This idempotency key was used for another request; use a new key for a new request.",
+        )
+    if verdict.created:
+        record_task("accepted")
+    return verdict
+
+
+def _refused(refusal: money.Refusal) -> ProblemError:
     """Return what a caller is told whose task cannot be filed."""
     if refusal.code != "budget_exceeded":
         return ProblemError(errors.KeyRefused, "This key was disabled or has expired.")

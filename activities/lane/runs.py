@@ -10,6 +10,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from activities.dependencies import Dependencies
+from activities.generated import attempt_usage
 from activities.lane.asking import Prompt, chat_request, sampling_of
 from activities.lane.options import Option
 from activities.lost_attempts import reading_after_end
@@ -219,7 +220,7 @@ class UpstreamRun:
                     [],
                     chunk.text,
                     Ended(
-                        _usage(final.usage),
+                        attempt_usage(final.usage),
                         final.finish_reason,
                         None,
                         AttemptTimings(None, times.first_token_ms, times.total_ms),
@@ -230,14 +231,4 @@ class UpstreamRun:
 
     async def used(self) -> AttemptUsage:
         """Return the upstream's own count, or an estimate."""
-        return _usage(self._stream.usage if self._stream is not None else TokenUsage())
-
-
-def _usage(used: TokenUsage) -> AttemptUsage:
-    return AttemptUsage(
-        prompt_tokens=used.prompt_tokens,
-        cached_tokens=used.cached_tokens,
-        completion_tokens=used.completion_tokens,
-        source=used.source,
-        reasoning_tokens=used.reasoning_tokens,
-    )
+        return attempt_usage(self._stream.usage if self._stream is not None else TokenUsage())

@@ -6,12 +6,11 @@ what the client wrote.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from api.openai.errors import OpenAIError
 
-__all__ = ["MOST_MESSAGES", "check_messages", "has_images"]
+__all__ = ["MOST_MESSAGES", "check_messages"]
 
 MOST_MESSAGES = 4096
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -83,17 +82,6 @@ def check_messages(messages: Any, param: str = "messages") -> None:
             f"'{asked_at}': each tool call must be answered by a message of role 'tool' with its "
             "'tool_call_id'.",
         )
-
-
-def has_images(messages: Sequence[Any]) -> str | None:
-    """Return where the first image of a checked conversation stands; None without one."""
-    for number, message in enumerate(messages):
-        content = message.get("content")
-        if isinstance(content, list):
-            for place, part in enumerate(content):
-                if part.get("type") == "image_url":
-                    return f"messages[{number}].content[{place}]"
-    return None
 
 
 def _check_message(message: Any, where: str) -> str:

@@ -23,7 +23,9 @@
     │   ├── TokenLimitReached   OVL-3004  —     the loop used up its tokens
     │   ├── DeadlineReached     OVL-3005  —     the task ran out of its time
     │   ├── MapStopped          OVL-3006  —     an input failed, and the map was to stop then
-    │   └── RateLimited         OVL-3007  429   too many requests, tokens or calls at once
+    │   ├── RateLimited         OVL-3007  429   too many requests, tokens or calls at once
+    │   ├── ContentBlocked      OVL-3008  400   a rule of the safety policy forbids the content
+    │   └── ApprovalRequired    OVL-3009  403   a rule asks for a person, and here nobody can wait
     └── OutageError          a part is at fault; retried
         ├── DatabaseDown        OVL-4001  503
         ├── OrchestratorDown    OVL-4002  503
@@ -32,6 +34,7 @@
         ├── EngineBusy          OVL-4005  503   an upstream's own limit; it may say until when
         ├── EngineDenied        OVL-4006  502   an upstream does not take us; never retried
         ├── ModelUnpriced       OVL-4007  503   nobody knows what it costs, so it is not served
+        ├── SafetyUnavailable   OVL-4008  503   what the policy asks for cannot be judged now
         └── Internal            OVL-5000  500
 
 `type` is the name a Temporal failure carries; retry policies refer to it. Standard library only,
@@ -45,8 +48,10 @@ from typing import ClassVar
 __all__ = [
     "ALL_ERRORS",
     "AccessError",
+    "ApprovalRequired",
     "BudgetExceeded",
     "Conflict",
+    "ContentBlocked",
     "ContextTooLong",
     "DatabaseDown",
     "DeadlineReached",
@@ -72,6 +77,7 @@ __all__ = [
     "RateLimited",
     "RequestRefused",
     "RequestTooLarge",
+    "SafetyUnavailable",
     "StepLimitReached",
     "TokenLimitReached",
     "ToolSourceRefused",
@@ -233,6 +239,18 @@ class RateLimited(PolicyError):
     retryable = True
 
 
+class ContentBlocked(PolicyError):
+    """A rule of the safety policy forbids the content. Facts name the rule, never the content."""
+
+    code, status, title = "OVL-3008", 400, "Content blocked"
+
+
+class ApprovalRequired(PolicyError):
+    """A rule of the safety policy asks for a person, and this request cannot wait for one."""
+
+    code, status, title = "OVL-3009", 403, "Approval required"
+
+
 class OutageError(OverlineError):
     """A part is down; the same request is worth sending again."""
 
@@ -287,6 +305,15 @@ class ModelUnpriced(OutageError):
     retryable = False
 
 
+class SafetyUnavailable(OutageError):
+    """What the safety policy asks for cannot be judged now, and the policy lets nothing pass then.
+
+    Facts name the rule.
+    """
+
+    code, status, title = "OVL-4008", 503, "Safety check unavailable"
+
+
 class Internal(OverlineError):
     """A defect of ours; the request id finds it in the logs."""
 
@@ -312,6 +339,8 @@ ALL_ERRORS: tuple[type[OverlineError], ...] = (
     DeadlineReached,
     MapStopped,
     RateLimited,
+    ContentBlocked,
+    ApprovalRequired,
     DatabaseDown,
     OrchestratorDown,
     EngineDown,
@@ -319,5 +348,6 @@ ALL_ERRORS: tuple[type[OverlineError], ...] = (
     EngineBusy,
     EngineDenied,
     ModelUnpriced,
+    SafetyUnavailable,
     Internal,
 )

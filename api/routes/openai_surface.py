@@ -16,19 +16,20 @@ from api.json_body import BODY_MODELS, request_body
 from api.lane import Call, Lane
 from api.openai.answering import CallAnswer, call_headers
 from api.openai.callers import Token
-from api.openai.chat import ChatRequest, read_chat
+from api.openai.chat import ChatRequest
 from api.openai.chat_answers import chat_completion
-from api.openai.completions import CompletionRequest, read_completion
-from api.openai.embeddings import EmbeddingRequest, embedding_answer, read_embedding
+from api.openai.completions import CompletionRequest
+from api.openai.embeddings import EmbeddingRequest, embedding_answer
 from api.openai.errors import OpenAIError
 from api.openai.models_list import model_object, models_list
-from api.openai.rendering import Chat, Completion, Rendering, Responses
 from api.openai.response_answers import messages_after, response_object
-from api.openai.responses import (
-    ResponseRequest,
-    chat_parameters,
-    conversation_of,
-    read_response,
+from api.openai.responses import ResponseRequest, read_response
+from api.openai.specs import (
+    ReadCall,
+    chat_call,
+    completion_call,
+    embedding_call,
+    response_call,
 )
 from api.openapi import answers
 from api.parts import Parts
@@ -46,21 +47,6 @@ for _model in (ChatRequest, CompletionRequest, EmbeddingRequest, ResponseRequest
 
 _CACHE = ("auto", "on", "off")
 _LONGEST_KEY = 200
-#: Of a chat request: what says how it is answered, and never reaches a model.
-_OURS = frozenset(
-    {
-        "model",
-        "messages",
-        "prompt",
-        "stream",
-        "stream_options",
-        "user",
-        "safety_identifier",
-        "metadata",
-        "store",
-        "echo",
-    }
-)
 
 PartsOf = Annotated[Parts, Depends(parts_of)]
 
@@ -83,18 +69,7 @@ async def create_chat_completion(request: Request, parts: PartsOf) -> Response:
     `auto`, `on` or `off`.
     """
     door = await _Door.of(request, parts)
-    asked = read_chat(door.document)
-    spec = CallSpec(
-        endpoint="chat",
-        model=asked.model,
-        messages=door.document["messages"],
-        parameters=_reaching(door.document),
-        user=asked.user or asked.safety_identifier,
-        tags=asked.metadata or {},
-        stored=asked.store is not False,
-        on_disconnect=door.on_disconnect,
-    )
-    return door.answer(spec, Chat(include_usage=asked.include_usage), stream=bool(asked.stream))
+    return door.answer(chat_call(door.document, door.on_disconnect))
 
 
 @router.get(
@@ -128,22 +103,7 @@ async def get_chat_completion(completion_id: str, caller: Caller, parts: PartsOf
 async def create_completion(request: Request, parts: PartsOf) -> Response:
     """Go on with a text, without a chat template around it; for models that complete."""
     door = await _Door.of(request, parts)
-    asked = read_completion(door.document)
-    parameters = _reaching(door.document)
-    # OpenAI's own default here.
-    parameters.setdefault("max_tokens", 16)
-    spec = CallSpec(
-        endpoint="completions",
-        model=asked.model,
-        prompt=asked.prompt,
-        parameters=parameters,
-        user=asked.user,
-        on_disconnect=door.on_disconnect,
-    )
-    rendering = Completion(
-        include_usage=asked.include_usage, echo=str(asked.prompt) if asked.echo else ""
-    )
-    return door.answer(spec, rendering, stream=bool(asked.stream))
+    return door.answer(completion_call(door.document, door.on_disconnect))
 
 
 @router.post(
@@ -164,22 +124,9 @@ async def create_response(request: Request, parts: PartsOf) -> Response:
     if asked.previous_response_id is not None:
         principal = await parts.callers.principal(door.token, parts.database, door.origin)
         history = await _history(door.lane, principal.organisation_id, asked.previous_response_id)
-    spec = CallSpec(
-        endpoint="responses",
-        model=asked.model,
-        messages=conversation_of(asked, history),
-        parameters=chat_parameters(asked),
-        shown={
-            name: value
-            for name, value in door.document.items()
-            if name not in ("input", "stream", "stream_options")
-        },
-        user=asked.user or asked.safety_identifier,
-        tags=asked.metadata or {},
-        stored=asked.store is not False,
-        on_disconnect=door.on_disconnect,
+    return door.answer(
+        response_call(door.document, door.on_disconnect, asked=asked, history=history)
     )
-    return door.answer(spec, Responses(asked), stream=bool(asked.stream))
 
 
 @router.get(
@@ -215,13 +162,7 @@ async def get_response(response_id: str, caller: Caller, parts: PartsOf) -> Resp
 async def create_embeddings(request: Request, parts: PartsOf) -> Response:
     """Embed texts; metered and limited as any other call."""
     door = await _Door.of(request, parts)
-    asked = read_embedding(door.document)
-    spec = CallSpec(
-        endpoint="embeddings",
-        model=asked.model,
-        parameters={} if asked.dimensions is None else {"dimensions": asked.dimensions},
-        user=asked.user,
-    )
+    spec, asked = embedding_call(door.document)
     made = await door.lane.embed(
         spec,
         asked.texts,
@@ -302,10 +243,14 @@ class _Door:
         request.scope["state"]["key_id"] = str(token.key_id)
         return cls(request, parts, token, origin)
 
-    def answer(self, spec: CallSpec, rendering: Rendering, *, stream: bool) -> CallAnswer:
+    def answer(self, asked: ReadCall) -> CallAnswer:
         """Return the answer that a call will be."""
         return CallAnswer(
-            self.lane, self._opens(spec), rendering, stream=stream, policy=spec.on_disconnect
+            self.lane,
+            self._opens(asked.spec),
+            asked.rendering,
+            stream=asked.stream,
+            policy=asked.spec.on_disconnect,
         )
 
     def digest(self, endpoint: str) -> str:
@@ -343,13 +288,6 @@ def _lane(parts: Parts) -> Lane:
             503, "This process makes no calls.", code="no_lane", headers={"Retry-After": "5"}
         )
     return lane
-
-
-def _reaching(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what reaches a model, as it was written; what is null was not said."""
-    return {
-        name: value for name, value in document.items() if name not in _OURS and value is not None
-    }
 
 
 def _idempotency_key(value: str | None) -> str | None:

@@ -1,0 +1,161 @@
+"""The document people write: which rules apply where, and what follows from a match.
+
+    mode: enforce            # or dry_run: everything is found and told, nothing is changed
+    hold_back: 64            # characters of an answer that wait until nothing can match them
+    on_failure: block        # or allow: go on without a rule that cannot be applied
+    rules:
+      - {id: ours, kind: allow_list, words: [support@example.com]}
+      - {id: secrets, kind: secrets, on: [input, tool_result, output], action: redact}
+      - {id: people, kind: pii, types: [EMAIL_ADDRESS, PHONE_NUMBER], regions: [US], action: redact}
+      - {id: injected, kind: prompt_injection, on: [passage, tool_result], action: block}
+      - {id: codename, kind: deny_list, words: [Bluebird], on: [output], action: block}
+
+Rules apply in order. What an allow list matches is exempt from the rules behind it; otherwise the
+first rule that matches a span decides about it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from safety.patterns import refuse_pattern
+
+__all__ = ["PII_TYPES", "PLACES", "Action", "Kind", "Place", "Policy", "Rule"]
+
+Action = Literal["allow", "flag", "redact", "block", "require_approval"]
+Place = Literal["input", "passage", "tool_result", "output"]
+Kind = Literal["allow_list", "deny_list", "secrets", "pii", "prompt_injection", "moderation"]
+
+PLACES: tuple[Place, ...] = ("input", "passage", "tool_result", "output")
+
+PiiType = Literal[
+    "EMAIL_ADDRESS", "PHONE_NUMBER", "CREDIT_CARD", "IBAN_CODE", "IP_ADDRESS", "US_SSN"
+]
+PII_TYPES: tuple[PiiType, ...] = (
+    "EMAIL_ADDRESS", "PHONE_NUMBER", "CREDIT_CARD", "IBAN_CODE", "IP_ADDRESS", "US_SSN",
+)  # fmt: skip
+
+_Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+_Word = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+_Pattern = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+_Region = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
+_Model = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+# field: the kinds it belongs to
+_BELONGS: dict[str, tuple[Kind, ...]] = {
+    "words": ("allow_list", "deny_list"),
+    "patterns": ("allow_list", "deny_list"),
+    "types": ("pii",),
+    "regions": ("pii",),
+    "threshold": ("prompt_injection",),
+    "model": ("moderation",),
+}
+
+
+class Rule(BaseModel):
+    """One rule of a policy.
+
+    Attributes:
+        id: Its name in findings, decisions and refusals; unique in the policy.
+        kind: How it finds what it is about.
+        on: Where it applies; everywhere unless said otherwise.
+        action: What follows from a match. An allow list's is always `allow`.
+        words: Words and phrases, found whole and in any case (lists).
+        patterns: Regular expressions in RE2's syntax (lists).
+        types: Which personal data; all of them where empty (pii).
+        regions: Countries whose phone numbers are found without +, as US or DE (pii).
+        threshold: Score from 0 to 1 from which a text counts as an injection.
+        model: The model that is asked (moderation).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: _Id
+    kind: Kind
+    on: Annotated[tuple[Place, ...], Field(min_length=1)] = PLACES
+    action: Action
+    words: Annotated[tuple[_Word, ...], Field(max_length=5000)] = ()
+    patterns: Annotated[tuple[_Pattern, ...], Field(max_length=100)] = ()
+    types: tuple[PiiType, ...] = ()
+    regions: Annotated[tuple[_Region, ...], Field(max_length=20)] = ()
+    threshold: Annotated[float, Field(gt=0, le=1)] | None = None
+    model: _Model | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _allow_lists_allow(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("kind") == "allow_list":
+            return {"action": "allow", **given}
+        return given
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        for field, kinds in _BELONGS.items():
+            if getattr(self, field) not in ((), None) and self.kind not in kinds:
+                raise ValueError(f"{field!r} is for rules of kind {' or '.join(kinds)}")
+        if self.kind == "allow_list" and self.action != "allow":
+            raise ValueError("an allow list's action is 'allow'")
+        if self.kind in ("allow_list", "deny_list") and not (self.words or self.patterns):
+            raise ValueError("a list needs words or patterns")
+        if self.kind == "moderation" and self.model is None:
+            raise ValueError("a moderation rule needs a model")
+        if self.kind == "moderation" and self.action == "redact":
+            raise ValueError("a moderation rule judges whole texts: it cannot redact")
+        if any(not word.strip() for word in self.words):
+            raise ValueError("a word needs more than blanks")
+        for pattern in self.patterns:
+            refuse_pattern(pattern)
+        return self
+
+
+class Policy(BaseModel):
+    """What an organisation or a team says about the texts of its calls and tasks.
+
+    Attributes:
+        mode: `dry_run` finds and tells everything and changes nothing.
+        rules: In order.
+        hold_back: How many characters of an answer are held while it streams: a match of up to
+            so many is caught before any of it was sent.
+        on_failure: What follows when a rule cannot be applied: `block` refuses the text.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mode: Literal["enforce", "dry_run"] = "enforce"
+    rules: Annotated[tuple[Rule, ...], Field(max_length=100)] = ()
+    hold_back: Annotated[int, Field(ge=0, le=4096)] = 64
+    on_failure: Literal["block", "allow"] = "block"
+
+    @model_validator(mode="after")
+    def _ids_are_unique(self) -> Self:
+        seen: set[str] = set()
+        for rule in self.rules:
+            if rule.id in seen:
+                raise ValueError(f"two rules have the id {rule.id!r}")
+            seen.add(rule.id)
+        return self
+
+    @classmethod
+    def of(cls, document: Any) -> Policy:
+        """Read a document; a bad one raises pydantic's `ValidationError`."""
+        return cls.model_validate(document)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON takes it, without what is at its default."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for policies that say the same."""
+        whole = self.model_dump(mode="json")
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+    def at(self, place: Place) -> tuple[Rule, ...]:
+        """Return the rules for a place, in order."""
+        return tuple(rule for rule in self.rules if place in rule.on)

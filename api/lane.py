@@ -35,6 +35,7 @@ class Call(Protocol):
         used: Tokens; right after the last piece.
         billed_usd: What it cost; right after the last piece.
         rate: The tightest limits of its caller; None: there are none.
+        attempts: How many engines were asked for it.
     """
 
     task_id: UUID
@@ -46,6 +47,7 @@ class Call(Protocol):
     used: TokenUsage
     billed_usd: Decimal
     rate: Mapping[str, Any] | None
+    attempts: int
 
     def pieces(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Yield what is made; after the last piece the call is closed."""

@@ -401,7 +401,8 @@ def registered(folder: Path, url: str) -> dict[str, str]:
     """Write an operator's files that name an upstream; return the settings that name the files.
 
     `mock*` is priced with amounts that tell the buckets apart, `free*` costs nothing on purpose,
-    `unpriced` has no price, `named` is called otherwise there, `keyless` has a key that is missing.
+    `brief*` is waited for half a second, `unpriced` has no price, `named` is called otherwise
+    there, `keyless` has a key that is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     about = {
@@ -415,13 +416,19 @@ def registered(folder: Path, url: str) -> dict[str, str]:
     entries = [
         {"name": "mock*", **about, "prices": price},
         {"name": "free*", **about, "prices": {"input": 0, "output": 0}},
+        {
+            "name": "brief*",
+            **about,
+            "prices": price,
+            "options": {"first_byte_s": 0.5, "idle_s": 0.5},
+        },
         {"name": "unpriced", **about},
         {"name": "named", **about, "prices": price, "upstream_model": "mock-other"},
         {"name": "keyless", **about, "prices": price, "api_key": "missing"},
     ]
     routes = [
         {"name": f"after{fault}", "candidates": [{"model": f"mock{fault}"}, {"model": "scripted"}]}
-        for fault in ("-429", "-500", "-401", "-cut", "-toolong")
+        for fault in ("-429", "-500", "-401", "-cut", "-inband", "-toolong")
     ]
     file, keys = folder / "upstreams.json", folder / "upstream-keys.json"
     file.write_text(json.dumps({"upstreams": entries, "routes": routes}))

@@ -70,6 +70,7 @@ class KeptCall:
     cache: Literal["hit", "miss"] = "miss"
     replayed: bool = False
     rate: Mapping[str, Any] | None = None
+    attempts: int = 0
 
     async def pieces(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Yield the answer, as if it were being made."""
@@ -286,7 +287,9 @@ class FastLane:
             known = await calls.open_call(self.deps.db, asked)
         except KeyRestricted as restricted:
             raise Forbidden(str(restricted)) from None
-        except (DatabaseUnavailable, asyncio.CancelledError):
+        except (DatabaseUnavailable, asyncio.CancelledError) as error:
+            if isinstance(error, DatabaseUnavailable):
+                record_refusal("database_unavailable", "database")
             # It may have been opened, and this process lives, so nobody else would look for it.
             self._doubtful[key_id, key_digest, asked.task_id] = DOUBTS
             raise
@@ -437,6 +440,8 @@ def _longest(spec: CallSpec, option: Option) -> int | None:
 def _refused(refusal: Refusal) -> OverlineError:
     if refusal.code == "rate_limited":
         return rate_limited(refusal)
+    if refusal.code == "key_restricted":
+        return Forbidden(f"This key may not use this {refusal.scope}.")
     if refusal.code != "budget_exceeded":
         thing, _, state = refusal.code.partition("_")
         return KeyRefused(f"The call was not admitted: the {thing} is {state}.")

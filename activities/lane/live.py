@@ -133,6 +133,11 @@ class LiveCall:
         """The name of who answers."""
         return self.option.name
 
+    @property
+    def attempts(self) -> int:
+        """How many engines were asked: each once."""
+        return self._number + 1
+
     async def begin(self) -> None:
         """Wait for the first piece; before it, another candidate may take over.
 

@@ -35,6 +35,7 @@ def call_headers(
     replayed: bool,
     cost_usd: str | None,
     rate: Mapping[str, Any] | None = None,
+    attempts: int | None = None,
 ) -> dict[str, str]:
     """Return the headers of an answer."""
     headers = {
@@ -45,6 +46,8 @@ def call_headers(
     }
     if cost_usd is not None:
         headers["x-overline-cost-usd"] = cost_usd
+    if attempts is not None:
+        headers["x-overline-attempts"] = str(attempts)
     if replayed:
         headers["idempotency-replayed"] = "true"
     warnings = (rate or {}).get("budgets")
@@ -191,4 +194,5 @@ def _headers(call: Call, cost_usd: str | None) -> Mapping[str, str]:
         replayed=call.replayed,
         cost_usd=cost_usd,
         rate=call.rate,
+        attempts=call.attempts,
     )

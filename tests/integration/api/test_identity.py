@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -306,6 +307,42 @@ async def test_a_token_of_the_wrong_form_asks_no_database(
     answer = await api.request(method, path, json=body, headers=_bearer(token))
     assert answer.status_code == 401
     assert token[:40] not in answer.text
+    assert (await db.run_untenanted("select 1 as one"))[0]["one"] == 1
+
+
+async def test_nothing_but_a_key_is_an_identity(api: httpx2.AsyncClient, db: Database) -> None:
+    chance = random.Random(4711)
+    asked = 0
+    for name, value in (
+        ("Host", "localhost"),
+        ("Host", "127.0.0.1:8000"),
+        ("X-Forwarded-Host", "localhost"),
+        ("X-Forwarded-For", "127.0.0.1"),
+        ("X-Real-IP", "::1"),
+        ("X-Original-URL", "/healthz"),
+        ("Cookie", "token=admin"),
+        *(
+            (
+                "Authorization",
+                "".join(map(chr, chance.choices(range(32, 256), k=chance.randrange(90)))),
+            )
+            for _ in range(100)
+        ),
+        *(
+            (
+                "Authorization",
+                "Bearer ol_" + "".join(chance.choices("0123456789abcdef_'\\;%", k=76)),
+            )
+            for _ in range(100)
+        ),
+    ):
+        for method, path in (("GET", "/v1/tasks"), ("POST", "/v1/chat/completions")):
+            answer = await api.request(
+                method, path, json=CHAT, headers={name: value.encode("latin1")}
+            )
+            assert answer.status_code == 401, (name, value)
+            asked += 1
+    assert asked == 414
     assert (await db.run_untenanted("select 1 as one"))[0]["one"] == 1
 
 

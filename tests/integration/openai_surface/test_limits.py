@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -19,33 +16,13 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from deploy.local.ports import free_port
 from store.provision import create_key
+from tests.integration.openai_surface.conftest import Replicas
 from tests.integration.running import RunningStack
+from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller, say
-from tests.upstream import Served
 
 _SPAN = re.compile(r"(\d+m)?[\d.]+(s|ms)")
-
-
-@contextmanager
-def _served(stack: RunningStack) -> Iterator[str]:
-    """Run one more API process of the stack."""
-    port = free_port()
-    own = {"OVERLINE_API_PORT": str(port), "OVERLINE_API_URL": f"http://127.0.0.1:{port}"}
-    with (stack.folder / "logs" / f"api-{port}.log").open("wb") as written:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "deploy.api"],
-            env={**stack.env, **own},
-            cwd=stack.folder,
-            stdout=written,
-            stderr=written,
-        )
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 @dataclass
@@ -65,7 +42,7 @@ class Prober:
         made = create_key(
             self.stack.admin_url,
             self.admin.organisation_id,
-            _team(self.stack, self.admin),
+            team_of(self.stack, self.admin),
             f"limited {next(_NUMBERS)}",
         )
         answer = await self.admin.http.post(
@@ -111,7 +88,7 @@ class Prober:
 _NUMBERS = itertools.count()
 
 
-def _team(stack: RunningStack, caller: Caller) -> Any:
+def team_of(stack: RunningStack, caller: Caller) -> Any:
     with psycopg.connect(stack.admin_url) as connection:
         row = connection.execute(
             "select team_id from teams where organisation_id = %s", (caller.organisation_id,)
@@ -126,26 +103,13 @@ def counted(answers: list[Any]) -> dict[int, int]:
 
 @pytest_asyncio.fixture(params=[1, 3], ids=["one process", "three processes"])
 async def prober(
-    request: pytest.FixtureRequest, stack: RunningStack, caller: Caller, upstream: Served
+    request: pytest.FixtureRequest, stack: RunningStack, caller: Caller, replicas: Replicas
 ) -> AsyncIterator[Prober]:
     """The stack's API process, or that and two more."""
-    urls = [stack.state().urls["api"]]
+    await replicas.ready(0, 1)
+    urls = [stack.state().urls["api"], *replicas.urls][: request.param]
     async with httpx2.AsyncClient(timeout=60) as http:
-        with ExitStack() as more:
-            for _ in range(request.param - 1):
-                urls.append(more.enter_context(_served(stack)))
-            for url in urls:
-                async with asyncio.timeout(150):
-                    while not await _ready(http, url):
-                        await asyncio.sleep(0.1)
-            yield Prober(urls, caller, stack, http)
-
-
-async def _ready(http: httpx2.AsyncClient, url: str) -> bool:
-    try:
-        return (await http.get(f"{url}/readyz")).status_code == 200
-    except httpx2.TransportError:
-        return False
+        yield Prober(urls, caller, stack, http)
 
 
 async def test_every_count_is_right(prober: Prober) -> None:
@@ -177,6 +141,8 @@ async def test_every_count_is_right(prober: Prober) -> None:
     assert [(await prober.call(key)).status_code for _ in range(2)] == [200] * 2
     key = await prober.key(concurrent_calls=1)
     assert [(await prober.call(key, "mock-500")).status_code for _ in range(3)] == [500] * 3
+    assert [(await prober.call(key, "brief-mute")).status_code for _ in range(2)] == [504] * 2
+    assert [(await prober.call(key, messages=[{}])).status_code for _ in range(3)] == [400] * 3
     assert [(await prober.call(key)).status_code for _ in range(2)] == [200] * 2
 
     # What one limit refuses uses up nothing of another.
@@ -195,7 +161,7 @@ async def test_every_count_is_right(prober: Prober) -> None:
 
 
 async def test_a_budget_lets_exactly_those_through_that_fit(
-    prober: Prober, poor: Callable[[Decimal], Caller]
+    prober: Prober, poor: Callable[[Decimal], Caller], books: Books
 ) -> None:
     # 32 tokens at $2 a million, and a word at $1: $0.000065 each, worst case some bytes more.
     caller = poor(Decimal("0.0002"))
@@ -207,6 +173,23 @@ async def test_a_budget_lets_exactly_those_through_that_fit(
         "false"
     }
     await caller.http.aclose()
+
+    # Nobody has heard of these users: each has a budget from the first call on, also when twenty of
+    # them come at one moment. Slow, so that all are in flight together: what is held is their most.
+    (first_row,) = books.rows(
+        "select amount_usd from holds where organisation_id = %s order by created_at limit 1",
+        caller.organisation_id,
+    )
+    rule = {"scope": "user", "subject": "*", "period": "day"}
+    answer = await prober.admin.http.post(
+        "/v1/budgets", json={**rule, "cap_usd": str(first_row["amount_usd"] * 2)}
+    )
+    assert answer.status_code == 200, answer.text
+    key = await prober.key(requests_per_minute=1000)
+    answers = await asyncio.gather(
+        *(prober.at_once(20, key, "mock-slow", user=user) for user in ("ada", "grace"))
+    )
+    assert [counted(each) for each in answers] == [{200: 2, 402: 18}] * 2
 
 
 async def test_a_task_waits_for_room_and_goes_on(stack: RunningStack, caller: Caller) -> None:

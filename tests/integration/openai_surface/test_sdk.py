@@ -140,18 +140,43 @@ BAD: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("body", BAD, ids=range(len(BAD)))
+ODD: list[tuple[str, Any, str | None]] = [
+    ("/v1/responses", {"model": "mock"}, "input"),
+    ("/v1/responses", [], None),
+    ("/v1/responses", {"model": "mock", "input": 7}, "input"),
+    ("/v1/responses", {"model": "mock", "input": [{"role": "user"}]}, "input[0].content"),
+    ("/v1/chat/completions", [], None),
+    ("/v1/chat/completions", "mock", None),
+    (
+        "/v1/chat/completions",
+        {"model": "mock", "messages": [{"role": "user", "content": [{"type": "smell"}]}]},
+        "messages[0].content[0].type",
+    ),
+    (
+        "/v1/chat/completions",
+        {"model": "mock", "messages": HI, "temperature": "hot"},
+        "temperature",
+    ),
+    ("/v1/completions", {"model": "smollm2-135m-instruct"}, "prompt"),
+    ("/v1/embeddings", {"model": "all-minilm-l6-v2"}, "input"),
+]
+
+
 async def test_bad_input_gets_openais_error_and_nothing_is_held(
-    caller: Caller, body: Any, stack: Any, upstream: Served, books: Any
+    caller: Caller, stack: Any, upstream: Served, books: Any
 ) -> None:
     asked = upstream.stats.requests
-    answer = await post(caller, body)
-    assert answer.status_code in (400, 413, 415), answer.text
-    error = answer.json()["error"]
-    assert {"message", "type", "param", "code"} <= set(error)
-    assert error["type"] == "invalid_request_error"
-    assert error["code"]
-    assert error["request_id"] == answer.headers["x-request-id"]
+    bad: list[tuple[str, Any, str | None]] = [("/v1/chat/completions", body, None) for body in BAD]
+    for path, body, param in [*bad, *ODD]:
+        answer = await post(caller, body, path)
+        assert answer.status_code in (400, 413, 415), answer.text
+        error = answer.json()["error"]
+        assert {"message", "type", "param", "code"} <= set(error)
+        assert error["type"] == "invalid_request_error"
+        assert error["code"]
+        assert error["request_id"] == answer.headers["x-request-id"]
+        if param:
+            assert error["param"] == param, answer.text
     assert upstream.stats.requests == asked
     holds = books.rows(
         "select count(*) as n from holds where organisation_id = %s", caller.organisation_id

@@ -1,4 +1,7 @@
-"""Calls without a workflow: opened and closed in one statement each (0023, opening in 0024)."""
+"""Calls without a workflow: opened and closed in one statement each (0023, opening in 0024).
+
+What screening says of a call is filed by the same statements (0026).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ from typing import Any, Literal
 from uuid import UUID
 
 from store.database import Database
+from store.decisions import NOTE, Decision, documents
 from store.errors import Fenced
-from store.identity import BIND_CALLER, CALLER_KEY, Origin
+from store.identity import CALLER_KEY, Origin
 from store.journal import AttemptTimings, AttemptUsage, pack
+from store.policies import POLICY_SCREENED_BY
+from store.redactions import Sealed
 from store.refusals import Refusal
 from store.text import jsonb, storable
 
@@ -41,8 +47,23 @@ __all__ = [
 ]
 
 
+# As `identity.BIND_CALLER`, and by which safety policy the texts were screened.
+_BIND = (
+    f"(select set_config('overline.caller', %s, true), {POLICY_SCREENED_BY} offset 0)"
+    " bound (caller, policy)"
+)
+
+
 def _marks(count: int) -> str:
     return ", ".join(["%s"] * count)
+
+
+_OPEN = f"from {_BIND} cross join lateral open_call({CALLER_KEY}, {_marks(23)}) o"
+_OPEN_PLAIN = f"select o.* {_OPEN}"
+_OPEN_SCREENED = (
+    "select o.*, file_screening(o.organisation_id, o.task_id, o.verdict, %s, %s, %s)"
+    f" as screening {_OPEN}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +113,9 @@ class Asked:
         process_id: who runs it.
         longest: longest answer that was asked for, in tokens; None: it was not said.
         origin: where the request comes from and goes to.
+        policy: version of the safety policy that its texts were screened by; 0: none holds.
+        decisions: what screening found in it.
+        redactions: the originals of what was taken out of it.
     """
 
     key_id: UUID
@@ -113,6 +137,9 @@ class Asked:
     trace_id: str | None
     longest: int | None = None
     origin: Origin = field(default_factory=Origin)
+    policy: int = 0
+    decisions: Sequence[Decision] = ()
+    redactions: Sealed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +193,24 @@ async def open_call(db: Database, asked: Asked) -> Known | Refusal | Unauthentic
     """Opens a call: key, repetition, limits, cache, budgets, task, hold, attempt; all or nothing.
 
     Raises:
+        PolicyChanged: it was screened by another safety policy than the one that holds; nothing
+            was written.
         DatabaseUnavailable: not known whether it was opened.
     """
+    sql: str = _OPEN_PLAIN
+    screening: tuple[Any, ...] = ()
+    if asked.decisions or asked.redactions is not None:
+        kept = asked.redactions
+        sql, screening = (
+            _OPEN_SCREENED,
+            (documents(asked.decisions), kept and kept.sealed, kept and kept.key_id),
+        )
     rows = await db.run_untenanted(
-        f"select o.* from {BIND_CALLER} cross join lateral open_call({CALLER_KEY}, {_marks(23)}) o",
+        sql,
         (
+            *screening,
             asked.origin.said(),
+            str(asked.policy),
             asked.key_id,
             asked.key_digest,
             asked.task_id,
@@ -268,6 +307,7 @@ class Ending:
         seq: number of the journal's next chunk; `token_ids` and `text` are that chunk.
         answer: the whole answer, as it is kept; with its `usage` beside it.
         cache_key: keep the answer for equal calls.
+        decisions: what screening found in the answer.
     """
 
     generation_key: str
@@ -286,6 +326,7 @@ class Ending:
     answer: dict[str, Any] | None = None
     answer_usage: dict[str, Any] | None = None
     cache_key: str | None = None
+    decisions: Sequence[Decision] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,9 +381,11 @@ async def close_call(
             e.cache_key,
             trace_id,
         ),
+        beside=(NOTE, documents(e.decisions)) if e.decisions else None,
     )
     if not rows:
         raise Fenced("somebody else has taken this call over")
+    rows[0].pop(NOTE, None)
     return Closed(**rows[0])
 
 

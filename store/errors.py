@@ -54,6 +54,10 @@ class KeyRestricted(StoreError):
     """The key may not use the model, route or tool that is asked for; the message may be told."""
 
 
+class PolicyChanged(StoreError):
+    """Another safety policy holds than the one by which the texts were screened: screen again."""
+
+
 class NameTaken(StoreError):
     """Another one of the organisation's has this name."""
 
@@ -65,6 +69,7 @@ _OWN: dict[str, type[StoreError]] = {
     "OV003": NotFound,
     "OV004": JournalGap,
     "OV010": KeyRestricted,
+    "OV011": PolicyChanged,
 }
 _BUSY = (pg.LockNotAvailable, pg.QueryCanceled, pg.DeadlockDetected, pg.SerializationFailure)
 _GONE = (

@@ -71,7 +71,10 @@ def decide(
     exempt: list[tuple[int, int]] = []
     for rule in rules:
         try:
-            found = sorted(detector(rule).find(text, (starts or {}).get(rule.id, 0)))
+            found = sorted(
+                detector(rule).find(text, (starts or {}).get(rule.id, 0)),
+                key=lambda match: (match.start, -match.end, match.label),
+            )
         except Exception as error:
             if go_on:
                 decided.failed.append(rule.id)

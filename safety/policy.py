@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from safety.patterns import refuse_pattern
+from safety.regions import refuse_regions
 
 __all__ = ["PII_TYPES", "PLACES", "Action", "Kind", "Place", "Policy", "Rule"]
 
@@ -111,6 +112,8 @@ class Rule(BaseModel):
             raise ValueError("a word needs more than blanks")
         for pattern in self.patterns:
             refuse_pattern(pattern)
+        if self.regions:
+            refuse_regions(self.regions)
         return self
 
 

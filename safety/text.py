@@ -32,7 +32,8 @@ class Folded:
             elif unicodedata.category(character) == "Cf":  # zero width, direction, soft hyphen
                 continue
             else:
-                form = unicodedata.normalize("NFKD", character)
+                # Without case also without regard to how accents are written.
+                form = unicodedata.normalize("NFKD" if lower else "NFKC", character)
                 form = form.casefold() if lower else form
             pieces.append(form)
             places.extend([place] * len(form))

@@ -1,0 +1,106 @@
+"""Numbers that prove themselves: cards, bank accounts, social security numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from stdnum import iban, luhn
+from stdnum.us import ssn
+
+from safety.patterns import compiled
+
+__all__ = ["FINDERS"]
+
+_DIGITS = compiled(r"[0-9]+(?:[ -][0-9]+)*")
+_GROUP = re.compile(r"[0-9]+")
+_IBAN = compiled(r"(?:^|[^A-Za-z0-9])([A-Za-z]{2}[0-9]{2})[ -]?[A-Za-z0-9]{2}")
+_IBAN_REST = re.compile(r"(?:[ -]?[A-Za-z0-9]){11,30}")
+_SSN = compiled(r"[0-9]{3}([ -])[0-9]{2}([ -])[0-9]{4}|[0-9]{9}")
+_SOCIAL = compiled(r"(?i)\bssn\b|social[ -]security|social number")
+
+# Of the issuers in use: first digits from, to, and the lengths their numbers have.
+_ISSUERS = (
+    ("4", "4", (13, 16, 19)),
+    ("51", "55", (16,)),
+    ("2221", "2720", (16,)),
+    ("34", "34", (15,)),
+    ("37", "37", (15,)),
+    ("6011", "6011", (16, 19)),
+    ("644", "659", (16, 19)),
+    ("35", "35", (16, 19)),
+    ("30", "30", (14, 16)),
+    ("36", "36", (14, 16)),
+    ("38", "39", (14, 16)),
+    ("62", "62", (16, 17, 18, 19)),
+    ("50", "50", (16, 19)),
+    ("56", "58", (16, 19)),
+)
+_CONTEXT = 60
+
+
+def _cards(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Yield numbers of payment cards, in groups or not."""
+    for begin, end in _DIGITS.spans(text, start):
+        if end - begin < 13 or text[begin - 1 : begin].isalnum() or text[end : end + 1].isalnum():
+            continue
+        groups = [found.span() for found in _GROUP.finditer(text, begin, end)]
+        first = 0
+        while first < len(groups):
+            last = next(
+                (
+                    last
+                    for last in range(min(len(groups), first + 5), first, -1)
+                    if _is_card([text[slice(*group)] for group in groups[first:last]])
+                ),
+                None,
+            )
+            if last is not None:
+                yield groups[first][0], groups[last - 1][1]
+            first = last or first + 1
+
+
+def _is_card(groups: list[str]) -> bool:
+    if len(groups) > 1 and any(not 3 <= len(group) <= 7 for group in groups):
+        return False
+    digits = "".join(groups)
+    if not 13 <= len(digits) <= 19 or not luhn.is_valid(digits):
+        return False
+    return any(
+        low <= digits[: len(low)] <= high and len(digits) in lengths
+        for low, high, lengths in _ISSUERS
+    )
+
+
+def _accounts(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Yield IBANs, whose country says how long they are."""
+    for begin, at in _IBAN.spans(text, max(0, start - 1), group=1):
+        rest = _IBAN_REST.match(text, at)
+        if rest is None or begin < start:
+            continue
+        for last in range(rest.end(), begin + 14, -1):
+            if not text[last : last + 1].isalnum() and iban.is_valid(text[begin:last]):
+                yield begin, last
+                break
+
+
+def _social(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Yield US social security numbers: in their groups, or where the text says what they are."""
+    for begin, end in _SSN.spans(text, start):
+        if text[begin - 1 : begin].isalnum() or text[end : end + 1].isalnum():
+            continue
+        number = text[begin:end]
+        if len(number) == 9:
+            if not _SOCIAL.within(text[max(0, begin - _CONTEXT) : begin]):
+                continue
+        elif number[3] != number[6] or text[begin - 1 : begin] == "-" or text[end : end + 1] == "-":
+            continue
+        if ssn.is_valid(number.replace(" ", "-")):
+            yield begin, end
+
+
+FINDERS: dict[str, Callable[[str, int], Iterator[tuple[int, int]]]] = {
+    "CREDIT_CARD": _cards,
+    "IBAN_CODE": _accounts,
+    "US_SSN": _social,
+}

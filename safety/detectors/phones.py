@@ -1,0 +1,113 @@
+"""Phone numbers: with + those of every country, without it those of the countries that are named.
+
+A number in its national form is taken for one where it is written like one: in groups, with the
+0 that its country dials before it, or behind a word such as `phone`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+import phonenumbers
+
+from safety.patterns import compiled
+
+__all__ = ["Phones"]
+
+# Where no region is named.
+_REGIONS = ("US", "GB", "DE", "FR", "IN")
+_CANDIDATE = compiled(r"\+?\(?[0-9](?:[ \t ().\-/]{0,3}[0-9]){6,}")
+_GROUPS = 8
+_GROUP = re.compile(r"[0-9]+")
+_NO_PHONE = re.compile(
+    r"\d{4}[-./]\d{1,2}[-./]\d{1,2}\b|\d{1,2}[-./]\d{1,2}[-./]\d{4}\b"  # dates
+    r"|\d{1,3}(\.\d{1,3}){3}\Z"  # addresses
+    r"|\d{3}-\d{2}-\d{4}\b"  # social security
+    r"|[1-9]\d{0,2}( \d{3})+\Z"  # 1 000 000
+    r"|\d+\.\d+\Z"  # 3.14159265
+)
+_SAID = compiled(
+    r"(?i)\b(?:phone|tel|telephone|call|mobile|cell|fax|whatsapp|sms|text|dial)\b[^0-9]{0,12}$"
+)
+_CONTEXT = 30
+
+
+class Phones:
+    """Finds phone numbers."""
+
+    def __init__(self, regions: tuple[str, ...]) -> None:
+        """Takes the regions whose national numbers are found."""
+        self._regions = tuple(
+            (region, phonenumbers.ndd_prefix_for_region(region, True) or "")
+            for region in regions or _REGIONS
+        )
+
+    def find(self, text: str, start: int) -> Iterator[tuple[int, int]]:
+        """Yield phone numbers."""
+        for begin, end in _CANDIDATE.spans(text, start):
+            if text[begin - 1 : begin].isalnum() or text[end : end + 1].isalnum():
+                continue
+            yield from self._within(text, begin, end)
+
+    def _within(self, text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield numbers within a run of groups of digits, the longest first."""
+        groups = [found.span() for found in _GROUP.finditer(text, begin, end)]
+        first = 0
+        while first < len(groups):
+            last = next(
+                (
+                    last
+                    for last in range(min(len(groups), first + _GROUPS), first, -1)
+                    if self._is_number(text, self._begin(text, groups[first][0], begin),
+                                       groups[last - 1][1], last - first)
+                ),
+                None,
+            )  # fmt: skip
+            if last is None:
+                first += 1
+                continue
+            yield self._begin(text, groups[first][0], begin), groups[last - 1][1]
+            first = last
+
+    @staticmethod
+    def _begin(text: str, begin: int, least: int) -> int:
+        """Return where a number begins whose first digit is at `begin`."""
+        while begin > least and text[begin - 1] in "+(":
+            begin -= 1
+        return begin
+
+    def _is_number(self, text: str, begin: int, end: int, groups: int) -> bool:
+        written = text[begin:end]
+        digits = sum(map(str.isdigit, written))
+        if not 7 <= digits <= 15:
+            return False
+        if "+" in written[:2]:
+            return _valid(written, None)
+        if text[begin - 1 : begin] in ("-", ".", "/", "#", "$", "€", "£") or _NO_PHONE.match(
+            written
+        ):
+            return False
+        for region, prefix in self._regions:
+            if region in ("US", "CA"):
+                fits = digits == 10 or (digits == 11 and written.lstrip("(")[0] == "1")
+                dialled = groups > 2 or "(" in written
+            else:
+                fits = not prefix or written.lstrip("(").startswith(prefix)
+                dialled = groups > 1 or bool(prefix)
+            if not fits:
+                continue
+            if not dialled and not _SAID.within(text[max(0, begin - _CONTEXT) : begin]):
+                continue
+            if _valid(written, region):
+                return True
+        return False
+
+
+@lru_cache(maxsize=4096)
+def _valid(written: str, region: str | None) -> bool:
+    try:
+        return bool(phonenumbers.is_valid_number(phonenumbers.parse(written, region)))
+    except phonenumbers.NumberParseException:
+        return False

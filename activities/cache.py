@@ -46,6 +46,7 @@ def cache_key(call: LookUpInput) -> str:
                 if plan.output is not None and call.turn.purpose == "answer"
                 else None
             ),
+            **({"policy": plan.safety.version} if plan.safety is not None else {}),
             # A tool choice is greedy and short, whatever the answer's sampling. A seed is text:
             # canonical JSON has no integers beyond 2**53.
             "sampling": (

@@ -11,7 +11,8 @@ from temporalio import activity
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
-from activities.passages import Passages
+from activities.passages import Passages, content_of, with_content
+from activities.screening import screened_of, screened_texts
 from activities.toolbox import Registered
 from activities.transcript import Unit, conversation_units, newest_question
 from activities.trimming import trim, trim_by
@@ -20,7 +21,7 @@ from inference.upstream.estimate import estimate_prompt
 from inference.upstream.options import options_of
 from store import journal, tasks
 from store.journal import StagedRequest
-from workflows.contracts import AssembledPrompt, AssembleInput, generation_key
+from workflows.contracts import AssembledPrompt, AssembleInput, Screened, generation_key
 from workflows.errors import ContextTooLong, NotFound
 
 __all__ = ["Context"]
@@ -53,10 +54,12 @@ class Context:
             self._deps.db, organisation, call.task_id, tokens=limit
         )
         passages: list[Unit] = []
+        screened: Screened | None = None
         if call.passages and call.collections:
-            passages = await self._passages.units(
+            found = await self._passages.units(
                 organisation, call.collections, newest_question(transcript), call.passages
             )
+            passages, screened = await self._screened(call, found)
         registered = await self._deps.definitions.of(organisation, call.turn)
         elsewhere = call.chosen.engine == "openai"
         units = conversation_units(
@@ -80,7 +83,39 @@ class Context:
             prompt_tokens=tokens,
             max_tokens=min(longest, model.context_window - tokens),
             dropped=dropped + transcript.omitted,
+            screened=screened,
         )
+
+    async def _screened(
+        self, call: AssembleInput, passages: list[Unit]
+    ) -> tuple[list[Unit], Screened | None]:
+        """Return passages as the task's policy lets the model see them; what it blocks is left out.
+
+        One that it wants a person asked about is left out, too: passages are found anew for every
+        call, so there is nothing that a word of theirs could be about.
+        """
+        verdict = await screened_texts(
+            self._deps,
+            call,
+            call.safety,
+            "passage",
+            [content_of(unit) for unit in passages],
+            what=f"#{call.candidate}",
+        )
+        screened = screened_of(call.safety, verdict)
+        if verdict is None or screened is None or verdict.mode == "dry_run":
+            return passages, screened
+        out = {
+            found.part
+            for found in verdict.findings
+            if found.action in ("block", "require_approval")
+        }
+        kept = [
+            with_content(unit, text)
+            for part, (unit, text) in enumerate(zip(passages, verdict.texts, strict=True))
+            if part not in out
+        ]
+        return kept, screened
 
     async def _stage_prompt(
         self, call: AssembleInput, units: Sequence[Unit], limit: int

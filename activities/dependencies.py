@@ -11,10 +11,15 @@ from inference.client import TritonClient
 from inference.tokenizers import ModelTokenizer, load_tokenizer
 from inference.upstream.client import Upstream, UpstreamClient, Upstreams
 from inference.upstream.keys import UpstreamKeys
+from safety.policy import Policy
 from settings import Settings
 from store.catalogue import Deployment
 from store.catalogue_view import CatalogueView
 from store.database import Database
+from store.policy_view import PolicyView
+from store.redactions import RedactionShelf
+from store.screening import Screening
+from workflows.sealing import Sealer
 
 __all__ = ["Dependencies", "Engines", "Tokenizers"]
 
@@ -74,6 +79,8 @@ class Dependencies:
     tokenizers: Tokenizers = field(init=False)
     definitions: Definitions = field(init=False)
     egress: Egress = field(init=False)
+    sealer: Sealer = field(init=False)
+    screening: Screening = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "catalogue", CatalogueView(self.db))
@@ -81,6 +88,10 @@ class Dependencies:
         object.__setattr__(self, "tokenizers", Tokenizers(self.settings))
         object.__setattr__(self, "definitions", Definitions(self.db))
         object.__setattr__(self, "egress", Egress(self.settings.egress_allow))
+        sealer = Sealer(self.settings)
+        object.__setattr__(self, "sealer", sealer)
+        policies, shelf = PolicyView(self.db, Policy.of), RedactionShelf(self.db, sealer)
+        object.__setattr__(self, "screening", Screening(self.db, policies, shelf))
 
     def upstream(self, deployment: Deployment, url: str) -> UpstreamClient:
         """Return the client of an upstream, with its key of today.

@@ -14,6 +14,7 @@ from inference.errors import EngineBusy as Busy
 from inference.errors import EngineDenied as Denied
 from inference.errors import EngineError
 from inference.errors import RequestRefused as EngineRefused
+from safety.errors import DetectorFailed
 from store.errors import DatabaseUnavailable, Fenced, JournalGap, KeyRestricted, StoreError
 from store.pricing import UnknownName, Unpriced
 from workflows.errors import (
@@ -29,6 +30,7 @@ from workflows.errors import (
     OverlineError,
     PolicyError,
     RequestRefused,
+    SafetyUnavailable,
 )
 
 __all__ = ["typed_failures"]
@@ -66,6 +68,8 @@ def typed_failures(run: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             raise _failure(ModelUnpriced(str(error))) from error
         except KeyRestricted as error:
             raise _failure(KeyRefused(str(error))) from error
+        except DetectorFailed as error:
+            raise _failure(SafetyUnavailable(str(error), rule=error.rule)) from error
         except StoreError as error:
             # Settled, not admitted, not found: another try would meet the same.
             raise ApplicationError(str(error), type=Internal.type(), non_retryable=True) from error

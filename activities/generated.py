@@ -8,7 +8,7 @@ from inference.json_schema import objection
 from inference.messages import Timings
 from inference.usage import TokenUsage
 from store.journal import AttemptUsage
-from workflows.contracts import INLINE_ANSWER_CHARS, Generated, GenerateInput, Usage
+from workflows.contracts import INLINE_ANSWER_CHARS, Generated, GenerateInput, Screened, Usage
 from workflows.transcript import digest_of
 
 __all__ = ["attempt_usage", "generated_of"]
@@ -36,6 +36,7 @@ async def generated_of(
     epoch: int,
     resumed_tokens: int = 0,
     timings: Timings | None = None,
+    screened: Screened | None = None,
 ) -> Generated:
     """Return it: a long text stays in the journal, a choice is read, an answer is looked at."""
     turn = call.turn
@@ -61,4 +62,5 @@ async def generated_of(
         first_token_ms=timings.first_token_ms if timings else None,
         total_ms=timings.total_ms if timings else None,
         invalid=None if schema is None else objection(schema, text, finish_reason),
+        screened=screened,
     )

@@ -13,9 +13,10 @@ from activities.generated import generated_of
 from activities.heartbeats import heartbeats
 from activities.journaling import Ended, JournalWriter
 from activities.lost_attempts import LostAttempts, reading_after_end
+from activities.outgoing import BLOCKED, Outgoing
+from activities.screening import outgoing_of, output_decision, screened_before, screened_of
 from activities.toolbox import Registered, choice_grammar
 from activities.upstream_generation import UpstreamGeneration
-from inference.client import TritonClient
 from inference.errors import EngineError, EngineUnavailable, RequestRefused
 from inference.messages import Final, GenerationRequest, Timings
 from inference.prompt import Sampling as EngineSampling
@@ -24,7 +25,7 @@ from observability.metrics import record_generation, record_interruption
 from observability.spans import current_trace_id, identify, trace_carrier
 from store import journal, tasks
 from store.journal import AttemptUsage, Begun
-from workflows.contracts import AccountInput, Generated, GenerateInput, Usage
+from workflows.contracts import AccountInput, Generated, GenerateInput, Screened, Usage
 from workflows.errors import ModelChanged
 
 __all__ = ["Generation"]
@@ -77,7 +78,8 @@ class Generation:
                     cached_tokens=begun.finished.cached_tokens,
                     finish_reason=begun.finished.finish_reason or "stop",
                 )
-                return await self._result(call, begun, ended, schema, None)
+                screened = await screened_before(self._deps, call, begun.epoch)
+                return await self._result(call, begun, ended, schema, None, screened)
             try:
                 return await self._run(call, begun, replica, schema)
             except RequestRefused as error:
@@ -127,7 +129,8 @@ class Generation:
         self, call: GenerateInput, begun: Begun, replica: str, schema: str | None
     ) -> Generated:
         writer = JournalWriter(self._deps.db, call, begun)
-        client = self._deps.engines.at(replica)
+        request = await self._request(call, begun, schema)
+        outgoing = await self._outgoing(call, begun, request, writer)
         with genai.model_call_span(call.chosen.model, server=replica) as span:
             genai.set_request(
                 span,
@@ -144,7 +147,7 @@ class Generation:
             )
             identify(span, call_key=call.call_key, epoch=begun.epoch)
             try:
-                final = await self._stream(client, await self._request(call, begun, schema), writer)
+                final = await self._stream(replica, request, writer, outgoing)
             except asyncio.CancelledError:
                 record_interruption(call.chosen.model, "cancelled")
                 await asyncio.shield(self._interrupted(call, begun, replica, writer))
@@ -162,8 +165,11 @@ class Generation:
                 completion_tokens=final.completion_tokens,
                 source="engine",
             )
+            # Never empty-handed to the writer: what was held back passes now, or never.
+            writer.add([], outgoing.finish())
+            decision = output_decision(call, outgoing, begun.epoch)
             ended = await writer.finish(
-                usage, final.finish_reason, final.stop_reason, final.timings
+                usage, final.finish_reason, final.stop_reason, final.timings, decision
             )
             genai.set_response(
                 span,
@@ -184,18 +190,50 @@ class Generation:
                 finish_reason=final.finish_reason,
             )
         record_generation(call.chosen.model, usage, final.timings, len(begun.generated_ids))
-        return await self._result(call, begun, ended, schema, final.timings)
+        screened = screened_of(call.safety, outgoing.verdict)
+        return await self._result(call, begun, ended, schema, final.timings, screened)
+
+    async def _outgoing(
+        self, call: GenerateInput, begun: Begun, request: GenerationRequest, writer: JournalWriter
+    ) -> Outgoing:
+        """Return what the words pass through, with those of the earlier attempts behind it."""
+        outgoing = await outgoing_of(self._deps, call, begun.text)
+        if call.safety is not None and begun.generated_ids:
+            tokenizer = await self._deps.tokenizers.of(call.chosen.model)
+            before = tokenizer.told(begun.generated_ids, request.sampling.stop)
+            writer.add([], outgoing.feed(before))
+        return outgoing
 
     async def _stream(
-        self, client: TritonClient, request: GenerationRequest, writer: JournalWriter
+        self, replica: str, request: GenerationRequest, writer: JournalWriter, outgoing: Outgoing
     ) -> Final:
-        """Read the engine's stream into the journal until its last chunk."""
-        async with writer, contextlib.aclosing(client.generate(request)) as stream:
-            async for chunk in stream:
-                writer.add(chunk.token_ids, chunk.text)
-                if chunk.final is not None:
-                    return chunk.final
-        raise EngineUnavailable("the stream ended without its last chunk", "incomplete")
+        """Read the engine's stream into the journal, while there is more and it may pass."""
+        if outgoing.closed():
+            # An earlier attempt came as far as here; this one has asked for nothing.
+            return Final(BLOCKED, None, 0, 0, 0, Timings(0.0, 0.0, 0.0))
+        client = self._deps.engines.at(replica)
+        async with writer:
+            async with contextlib.aclosing(client.generate(request)) as stream:
+                async for chunk in stream:
+                    writer.add(chunk.token_ids, outgoing.feed(chunk.text))
+                    if chunk.final is not None:
+                        return chunk.final
+                    if outgoing.closed():
+                        break
+                else:
+                    raise EngineUnavailable("the stream ended without its last chunk", "incomplete")
+            # Closing the stream has freed the engine's slot; it tells what it made until then.
+            reading = await reading_after_end(client, request.triton_model, request.request_id)
+        if reading is None:
+            raise EngineUnavailable("the engine knows nothing of the request", "incomplete")
+        return Final(
+            BLOCKED,
+            None,
+            reading.prompt_tokens,
+            reading.completion_tokens,
+            reading.cached_tokens,
+            Timings(0.0, 0.0, 0.0),
+        )
 
     async def _interrupted(
         self, call: GenerateInput, begun: Begun, replica: str, writer: JournalWriter
@@ -281,6 +319,7 @@ class Generation:
         ended: Ended,
         schema: str | None,
         timings: Timings | None,
+        screened: Screened | None,
     ) -> Generated:
         return await generated_of(
             self._deps,
@@ -296,4 +335,5 @@ class Generation:
             epoch=begun.epoch,
             resumed_tokens=len(begun.generated_ids),
             timings=timings,
+            screened=screened,
         )

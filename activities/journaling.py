@@ -17,6 +17,7 @@ from temporalio import activity
 from inference.messages import MeterReading, Timings
 from store import journal
 from store.database import Database
+from store.decisions import Decision
 from store.errors import DatabaseUnavailable, Fenced
 from store.journal import AttemptTimings, AttemptUsage, Begun
 from workflows.contracts import GenerateInput
@@ -110,8 +111,16 @@ class JournalWriter:
         finish_reason: str,
         stop_reason: str | None,
         timings: Timings,
+        decision: Decision | None = None,
     ) -> Ended:
         """Write the rest and the end of the generation, in one statement.
+
+        Args:
+            usage: What it used.
+            finish_reason: How it ended.
+            stop_reason: What ended it.
+            timings: How long it took.
+            decision: What the task's policy decided about it.
 
         Raises:
             DatabaseUnavailable: Postgres stayed away for too long.
@@ -130,6 +139,7 @@ class JournalWriter:
                         first_token_ms=timings.first_token_ms,
                         duration_ms=timings.total_ms,
                     ),
+                    decision,
                 )
                 break
             except DatabaseUnavailable:
@@ -167,6 +177,7 @@ class JournalWriter:
         finish_reason: str,
         stop_reason: str | None = None,
         timings: AttemptTimings | None = None,
+        decision: Decision | None = None,
     ) -> bool:
         """Write the rest and the attempt's end; a chunk that may not be written goes first."""
         if self._unsure is not None:
@@ -184,6 +195,7 @@ class JournalWriter:
             finish_reason=finish_reason,
             stop_reason=stop_reason,
             timings=timings,
+            decisions=[decision] if decision else [],
         )
 
     async def _append_regularly(self) -> None:

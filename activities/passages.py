@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from activities.dependencies import Dependencies
@@ -12,7 +13,7 @@ from inference.templates import ChatMessage
 from store import retrieval
 from store.retrieval import Hit
 
-__all__ = ["EMBEDDING_MODEL", "Passages"]
+__all__ = ["EMBEDDING_MODEL", "Passages", "content_of", "with_content"]
 
 EMBEDDING_MODEL = "all-minilm-l6-v2"
 
@@ -64,3 +65,14 @@ class Passages:
             )
             for hit in hits
         ]
+
+
+def content_of(passage: Unit) -> str:
+    """Return the words of a passage, as the model would read them."""
+    return passage.messages[0][2].content
+
+
+def with_content(passage: Unit, content: str) -> Unit:
+    """Return a passage with other words."""
+    kind, source, message = passage.messages[0]
+    return replace(passage, messages=((kind, source, replace(message, content=content)),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,15 +12,17 @@ from pydantic import JsonValue
 from temporalio import activity
 
 from activities.dependencies import Dependencies
+from activities.screening import screened_of, screened_texts
 from activities.tool_drafts import Answer
 from store import approvals, blobs, tools
-from workflows.contracts import ToolInput, ToolOutput
+from workflows.contracts import ReleaseInput, Screened, ToolInput, ToolOutput
 from workflows.tool_calls import arguments_digest
 from workflows.transcript import digest_of
 
 __all__ = ["Allowed", "Run", "ToolResults", "cut"]
 
 PREVIEW_CHARS = 200
+_SEALED = "application/vnd.overline.sealed"
 
 Run = Callable[[dict[str, JsonValue]], Awaitable[Answer]]
 
@@ -94,7 +96,30 @@ class ToolResults:
     async def record(
         self, call: ToolInput, allowed: Allowed, answer: Answer, began: datetime
     ) -> ToolOutput:
-        """Keep what a call answered, once, and tell the model and the readers."""
+        """Keep what a call answered, once, and tell the model and the readers.
+
+        What the task's policy takes out of it is not kept, what it blocks is not told, and what it
+        wants a person asked about is sealed until they are.
+        """
+        verdict = await screened_texts(
+            self._deps, call, call.safety, "tool_result", [answer.text], call.call_id
+        )
+        screened = screened_of(call.safety, verdict)
+        if verdict is not None:
+            answer = replace(answer, text=verdict.texts[0])
+        if screened is not None and screened.held is not None:
+            return await self._sealed(call, allowed, answer, screened)
+        if screened is not None and screened.blocked is not None:
+            answer = Answer(
+                f"the answer is withheld: rule {screened.blocked!r} blocks it", ok=False
+            )
+        output = await self.keep(call, allowed, answer, began)
+        return output.model_copy(update={"screened": screened})
+
+    async def keep(
+        self, call: ToolInput, allowed: Allowed, answer: Answer, began: datetime
+    ) -> ToolOutput:
+        """Keep an answer that may be told."""
         text = allowed.note + await self._shown(call, answer.text)
         await tools.record_tool_call(
             self._deps.db,
@@ -114,6 +139,43 @@ class ToolResults:
         )
         return _output(text, answer.ok)
 
+    async def _sealed(
+        self, call: ToolInput, allowed: Allowed, answer: Answer, screened: Screened
+    ) -> ToolOutput:
+        kept = {"text": answer.text, "ok": answer.ok, "arguments": allowed.arguments}
+        key_id, sealed = self._deps.sealer.seal(json.dumps(kept).encode(), *_bound_to(call))
+        digest = await blobs.put_for_task(
+            self._deps.db,
+            call.tenant.organisation_id,
+            call.task_id,
+            f"{key_id}\n".encode() + sealed,
+            _SEALED,
+        )
+        return ToolOutput(
+            ok=answer.ok, digest=digest_of(""), chars=0, screened=screened, sealed=digest
+        )
+
+    async def release(self, wanted: ReleaseInput) -> ToolOutput:
+        """Tell an answer that was sealed, if a person allows it."""
+        call, organisation = wanted.call, wanted.call.tenant.organisation_id
+        began = datetime.now(UTC)
+        earlier = await tools.recorded_result(
+            self._deps.db, organisation, call.task_id, call.call_id
+        )
+        if earlier is not None:
+            return _output(*earlier)
+        asked = await approvals.get(self._deps.db, organisation, call.task_id, wanted.approval_id)
+        if asked is None or asked.decision is None:
+            return ToolOutput(ok=False, digest=digest_of(""), chars=0, pending=True)
+        blob = await blobs.get(self._deps.db, organisation, wanted.sealed)
+        key_id, _, sealed = blob.partition(b"\n")
+        kept = json.loads(self._deps.sealer.open(key_id.decode(), sealed, *_bound_to(call)))
+        answer = Answer(kept["text"], ok=kept["ok"])
+        if asked.decision == "refuse":
+            why = asked.reason or "no reason given"
+            answer = Answer(f"the answer is withheld: a person refused it: {why}", ok=False)
+        return await self.keep(call, Allowed(kept["arguments"]), answer, began)
+
     async def _shown(self, call: ToolInput, text: str) -> str:
         """Keep a long answer whole where it can be read, and show its beginning."""
         limit = self._deps.settings.tool_shown_chars
@@ -127,6 +189,10 @@ class ToolResults:
             "text/plain; charset=utf-8",
         )
         return f"{text[:limit]}\n[cut here: {len(text):,} characters in all, kept as blob {kept}]"
+
+
+def _bound_to(call: ToolInput) -> tuple[str, ...]:
+    return "tool_result", str(call.tenant.organisation_id), call.call_id
 
 
 def _output(text: str, ok: bool) -> ToolOutput:

@@ -14,7 +14,7 @@ from activities.passages import Passages
 from activities.tool_drafts import Answer
 from activities.tool_results import ToolResults, cut
 from store import approvals, retrieval
-from workflows.contracts import ApprovalInput, ToolInput, ToolOutput
+from workflows.contracts import ApprovalInput, Decided, ReleaseInput, ToolInput, ToolOutput
 from workflows.tool_calls import arguments_digest
 
 __all__ = ["Tools"]
@@ -72,7 +72,7 @@ class Tools:
     @activity.defn(name="approvals.request")
     @typed_failures
     async def request_approval(self, call: ApprovalInput) -> None:
-        """Ask people whether a call may be made."""
+        """Ask people whether a call may be made, or a task may begin."""
         await approvals.request_approval(
             self._deps.db,
             call.tenant.organisation_id,
@@ -83,3 +83,18 @@ class Tools:
             arguments=dict(call.tool_call.arguments),
             arguments_digest=arguments_digest(call.tool_call.arguments),
         )
+
+    @activity.defn(name="approvals.decided")
+    @typed_failures
+    async def decided(self, call: ApprovalInput) -> Decided:
+        """Look what people decided about a task."""
+        asked = await approvals.get(
+            self._deps.db, call.tenant.organisation_id, call.task_id, call.call_id
+        )
+        return Decided() if asked is None else Decided(decision=asked.decision, reason=asked.reason)
+
+    @activity.defn(name="tools.release")
+    @typed_failures
+    async def release(self, wanted: ReleaseInput) -> ToolOutput:
+        """Tell the model an answer that a rule holds back, once a person allows it."""
+        return await self._results.release(wanted)

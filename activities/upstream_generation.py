@@ -20,11 +20,13 @@ from activities.generated import attempt_usage, generated_of
 from activities.heartbeats import heartbeats
 from activities.journaling import JournalWriter
 from activities.lost_attempts import LostAttempts
+from activities.outgoing import BLOCKED, Outgoing
+from activities.screening import outgoing_of, output_decision, screened_before, screened_of
 from activities.upstream_prompt import choice_text, parameters_of
 from inference.errors import EngineError, EngineUnavailable
 from inference.messages import Timings
 from inference.upstream.client import UpstreamClient
-from inference.upstream.messages import ChatFinal, ChatRequest, ToolPiece
+from inference.upstream.messages import ChatFinal, ChatRequest, ChatTimings, ToolPiece
 from inference.upstream.options import options_of
 from inference.upstream.stream import ChatStream
 from inference.usage import TokenUsage
@@ -92,6 +94,7 @@ class UpstreamGeneration:
         schema: str | None,
     ) -> Generated:
         writer = JournalWriter(self._deps.db, call, begun)
+        outgoing = await outgoing_of(self._deps, call)
         name = call.chosen.model
         with genai.model_call_span(
             name, "chat", server=urlsplit(url).netloc, provider=genai.UPSTREAM_PROVIDER
@@ -114,7 +117,7 @@ class UpstreamGeneration:
             try:
                 client = self._deps.upstream(deployment, url)
                 stream = client.stream(await self._request(call, deployment, schema))
-                final, text = await self._read(call, client, stream, writer)
+                final = await self._read(call, client, stream, writer, outgoing)
             except asyncio.CancelledError:
                 record_interruption(deployment.model, "cancelled")
                 await asyncio.shield(self._interrupted(stream, writer))
@@ -131,7 +134,9 @@ class UpstreamGeneration:
                 raise
             timings = Timings(0.0, final.timings.first_token_ms, final.timings.total_ms)
             usage = attempt_usage(final.usage)
-            await writer.finish(usage, final.finish_reason, None, timings)
+            writer.add([], outgoing.finish())
+            decision = output_decision(call, outgoing, begun.epoch)
+            ended = await writer.finish(usage, final.finish_reason, None, timings, decision)
             genai.set_response(
                 span,
                 model=final.model or name,
@@ -146,14 +151,14 @@ class UpstreamGeneration:
             genai.set_content(
                 span,
                 trace_prompts=self._deps.settings.trace_prompts,
-                answer=text,
+                answer=ended.text,
                 finish_reason=final.finish_reason,
             )
         record_generation(deployment.model, usage, timings)
         return await generated_of(
             self._deps,
             call,
-            text=text,
+            text=ended.text,
             finish_reason=final.finish_reason,
             usage=Usage(
                 prompt_tokens=usage.prompt_tokens,
@@ -163,6 +168,7 @@ class UpstreamGeneration:
             schema=schema,
             epoch=begun.epoch,
             timings=timings,
+            screened=screened_of(call.safety, outgoing.verdict),
         )
 
     async def _request(
@@ -188,11 +194,14 @@ class UpstreamGeneration:
         client: UpstreamClient,
         stream: ChatStream,
         writer: JournalWriter,
-    ) -> tuple[ChatFinal, str]:
-        """Read the stream into the journal; a choice among tools goes there when it is whole."""
+        outgoing: Outgoing,
+    ) -> ChatFinal:
+        """Read the stream into the journal, to its end or until no more of it may pass.
+
+        A choice among tools goes there when it is whole.
+        """
         choosing = call.turn.purpose == "tool_call"
         pieces: list[ToolPiece] = []
-        texts: list[str] = []
         async with writer, stream:
             async for chunk in stream:
                 for delta in chunk.deltas:
@@ -200,13 +209,13 @@ class UpstreamGeneration:
                         pieces.extend(delta.tool_calls)
                     elif delta.text or delta.refusal:
                         # A refusal is the answer where there is no other.
-                        texts.append(delta.text or delta.refusal)
-                        writer.add([], texts[-1])
+                        writer.add([], outgoing.feed(delta.text or delta.refusal))
                 if chunk.final is not None:
                     if choosing:
-                        texts.append(choice_text(call.turn, pieces))
-                        writer.add([], texts[-1])
-                    return chunk.final, "".join(texts)
+                        writer.add([], outgoing.feed(choice_text(call.turn, pieces)))
+                    return chunk.final
+                if outgoing.closed():
+                    return ChatFinal(BLOCKED, stream.usage, ChatTimings(0.0, 0.0))
         raise EngineUnavailable(
             f"the stream of {client.upstream.name!r} ended without its last chunk", "incomplete"
         )
@@ -258,4 +267,5 @@ class UpstreamGeneration:
             ),
             schema=schema,
             epoch=begun.epoch,
+            screened=await screened_before(self._deps, call, begun.epoch),
         )

@@ -91,6 +91,8 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         Messages(deps).take,
         Sessions(deps).next,
         RegisteredTools(deps).call,
+        tools.decided,
+        tools.release,
         Registration(deps).register,
         ingestion.split,
         ingestion.embed,

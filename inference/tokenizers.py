@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from inference.detokenizer import TextStream
 from inference.errors import ArtefactError
 from inference.vocabulary import Vocabulary, load_vocabulary
 
@@ -56,6 +58,11 @@ class ModelTokenizer:
     def decode(self, token_ids: list[int]) -> str:
         """The text of ids; control tokens are no text, broken characters become U+FFFD."""
         return self._vocabulary.join(token_ids).decode("utf-8", "replace")
+
+    def told(self, token_ids: list[int], stop: Sequence[str]) -> str:
+        """The text that an engine has told of generated ids: what may begin a stop string waits."""
+        text = TextStream(self._vocabulary, stop)
+        return "".join(text.feed(token_id) for token_id in token_ids)
 
     @property
     def control_tokens(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from store.database import Database
+from store.decisions import NOTE, Decision, documents
 from store.errors import Fenced, NotFound
 from store.journal_records import (
     AttemptTimings,
@@ -300,11 +301,15 @@ async def finish_attempt(
     outcome: Literal["succeeded", "cancelled", "failed"] = "succeeded",
     error_code: str | None = None,
     cause: str | None = None,
+    decisions: Sequence[Decision] = (),
 ) -> bool:
     """Writes the last chunk (it may be empty) and how the attempt ended.
 
     `succeeded` ends the generation. After `failed` or `cancelled` a later attempt may go on from
     the journal, until the call is settled. Repeating the report is harmless.
+
+    Args:
+        decisions: what a safety policy decided about it: filed in the same statement.
 
     Returns:
         False when fenced: a newer attempt exists or the call is over.
@@ -334,6 +339,7 @@ async def finish_attempt(
             cause,
             usage.reasoning_tokens,
         ),
+        beside=(NOTE, documents(decisions)) if decisions else None,
     )
     return bool(rows[0]["f"])
 

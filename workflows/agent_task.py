@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from workflows import policies
@@ -24,9 +24,12 @@ with workflow.unsafe.imports_passed_through():
         TaskOutcome,
         TaskStatus,
         ToolCall,
+        ToolOutput,
         tool_call_tokens,
     )
+    from workflows.decisions import Decisions
     from workflows.errors import (
+        ContentBlocked,
         DeadlineReached,
         OutputInvalid,
         StepLimitReached,
@@ -36,6 +39,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.inbox import Inbox
     from workflows.loop import Loop
     from workflows.output import no_answer_obeyed
+    from workflows.permission import may_begin
+    from workflows.spent_budget import spent_budget
     from workflows.sub_agents import SubAgents
     from workflows.tool_calls import ToolCalls
     from workflows.waiting import wait_out
@@ -57,6 +62,7 @@ class AgentTask:
         state = task.state or LoopState(digest=task.prompt_digest, chars=task.prompt_chars)
         self._task = task
         self._loop = Loop(task.plan, state)
+        self._decisions = Decisions()
         self._tools = ToolCalls(
             task,
             self._loop,
@@ -66,6 +72,7 @@ class AgentTask:
                 seconds_left=self._seconds_left,
                 may_go_on=lambda: not self._paused,
             ),
+            self._decisions,
         )
         self._inbox = Inbox(task, self._loop, told=state.told)
         self._paused = state.paused
@@ -127,8 +134,8 @@ class AgentTask:
 
     @workflow.signal
     def decided(self, call_id: str) -> None:
-        """Look at what a person decided about a tool call."""
-        self._tools.decided(call_id)
+        """Look at what a person decided."""
+        self._decisions.decided(call_id)
 
     def _steer(self, number: int, *, paused: bool) -> None:
         """Follow a wish, unless a newer one overtook it on the way; one without a number counts."""
@@ -139,6 +146,8 @@ class AgentTask:
 
     async def _turns(self) -> Answered:
         loop, plan = self._loop, self._task.plan
+        if plan.safety is not None and plan.safety.asks is not None:
+            await may_begin(self._task, plan.safety.asks, self._decisions)
         while True:
             await self._between_steps()
             loop.step += 1
@@ -159,7 +168,17 @@ class AgentTask:
                 out_of_time=self._out_of_time,
                 may_go_on=self._may_go_on,
             )
-            answered = await self._call.run()
+            try:
+                answered = await self._call.run()
+            except ActivityError as error:
+                spent = spent_budget(error)
+                if spent is None:
+                    raise
+                # Nothing of the step was begun; it is when there is room.
+                loop.step -= 1
+                self._steer(spent.number, paused=True)
+                workflow.set_current_details(f"{loop.text}\npaused: {spent.message}")
+                continue
             loop.spoke(
                 digest=answered.digest,
                 chars=answered.chars,
@@ -169,6 +188,10 @@ class AgentTask:
                 usage=answered.charge.usage,
             )
             self._show()
+            if answered.stopped is not None:
+                raise ApplicationError(
+                    answered.stopped, type=answered.stopped_by.type(), non_retryable=True
+                )
             if answered.invalid is not None:
                 self._reject(answered.invalid)
             elif turn.purpose == "answer":
@@ -181,9 +204,9 @@ class AgentTask:
                 raise asyncio.CancelledError
             wanted = loop.wants(answered.tool_calls)
             if wanted and turn.parallel > 1:
-                await self._use_tools(wanted)
+                await self._use_tools(wanted, answered.held)
             elif wanted:
-                await self._use_tool(wanted[0][1])
+                await self._use_tool(wanted[0][1], answered.held)
 
     async def _between_steps(self) -> None:
         """Wait while paused, read messages, keep limits, start a new run when this one is long."""
@@ -248,29 +271,27 @@ class AgentTask:
             )
         self._loop.rejected(problem)
 
-    async def _use_tool(self, call: ToolCall) -> None:
-        output = await self._tools.make(self._loop.step, call)
+    async def _use_tool(self, call: ToolCall, held: str | None) -> None:
+        self._hear(call, await self._tools.make(self._loop.step, call, held=held))
+        self._show()
+
+    async def _use_tools(self, calls: list[tuple[int, ToolCall]], held: str | None) -> None:
+        """Make several calls at once; what they answered is heard in the order of the choice."""
+        made = await self._tools.make_all(self._loop.step, calls, held=held)
+        for place, call, output in made:
+            self._hear(call, output, place)
+        self._show()
+
+    def _hear(self, call: ToolCall, output: ToolOutput, place: int | None = None) -> None:
         self._loop.heard(
             call.name,
             digest=output.digest,
             chars=output.chars,
             ok=output.ok,
+            place=place,
             untrusted=output.untrusted,
+            withheld=output.screened.blocked if output.screened else None,
         )
-        self._show()
-
-    async def _use_tools(self, calls: list[tuple[int, ToolCall]]) -> None:
-        """Make several calls at once; what they answered is heard in the order of the choice."""
-        for place, call, output in await self._tools.make_all(self._loop.step, calls):
-            self._loop.heard(
-                call.name,
-                digest=output.digest,
-                chars=output.chars,
-                ok=output.ok,
-                place=place,
-                untrusted=output.untrusted,
-            )
-        self._show()
 
     def _may_go_on(self, tokens: int) -> bool:
         """Tell whether a step may follow one whose call has so many tokens."""
@@ -341,5 +362,8 @@ def _is_long() -> bool:
 
 
 def _is_last_try(error: BaseException) -> bool:
-    """Tell whether the task has failed already, with the call that was the last try."""
-    return isinstance(error, ApplicationError) and error.type == OutputInvalid.type()
+    """Tell whether the task has failed already, with its last call."""
+    return isinstance(error, ApplicationError) and error.type in (
+        OutputInvalid.type(),
+        ContentBlocked.type(),
+    )

@@ -34,12 +34,15 @@ from workflows.contracts import (
     Usage,
 )
 from workflows.errors import (
+    ApprovalRequired,
+    ContentBlocked,
     ContextTooLong,
     EngineBusy,
     EngineDenied,
     EngineDown,
     ModelChanged,
     OutputInvalid,
+    PolicyError,
     RequestRefused,
 )
 from workflows.failures import describe
@@ -73,7 +76,12 @@ def was_cancelled(error: BaseException) -> bool:
 
 
 class Answered(BaseModel):
-    """What a call gave, from the engine or from the cache."""
+    """What a call gave, from the engine or from the cache.
+
+    Attributes:
+        held: The rule of the task's policy that wants a person asked about the tool calls.
+        stopped: Why the task's policy ends it here, in words; `stopped_by` is the kind of that.
+    """
 
     model: str
     cached: bool
@@ -84,6 +92,9 @@ class Answered(BaseModel):
     usage: Usage
     charge: Charge
     invalid: str | None = None
+    held: str | None = None
+    stopped: str | None = None
+    stopped_by: type[PolicyError] = ContentBlocked
 
 
 class ModelCall:
@@ -161,7 +172,8 @@ class ModelCall:
             decision = await deciding
             prompt, generated, chosen = await self._generate(decision, admission)
             settled = True
-            charge = await self._settle_success(decision, prompt, generated, chosen, found)
+            stopped = self._stopped(generated)
+            charge = await self._settle_success(decision, prompt, generated, chosen, found, stopped)
             return Answered(
                 model=chosen.model,
                 cached=False,
@@ -172,6 +184,9 @@ class ModelCall:
                 usage=generated.usage,
                 charge=charge,
                 invalid=generated.invalid,
+                held=generated.screened.held if generated.screened else None,
+                stopped=stopped.message if stopped else None,
+                stopped_by=type(stopped) if stopped else ContentBlocked,
             )
         except (ActivityError, ApplicationError, asyncio.CancelledError) as error:
             _forget(looking_up, deciding)
@@ -260,8 +275,10 @@ class ModelCall:
         generated: Generated,
         chosen: Candidate,
         found: CacheAnswer,
+        stopped: PolicyError | None,
     ) -> Charge:
         used = generated.usage
+        said = self._what(_chosen(generated)) if stopped is None else stopped.message
         return await self._settle(
             SettleInput(
                 **self._layers.common,
@@ -273,15 +290,33 @@ class ModelCall:
                 tool_calls=generated.tool_calls,
                 decision=decision,
                 # An answer that nobody may have is none to keep.
-                cache_key=found.key if generated.invalid is None else None,
+                cache_key=found.key if generated.invalid is None and not stopped else None,
                 collections=self._plan.collections,
-                finish=self._finish(generated.invalid),
+                finish=TaskStatus.FAILED if stopped else self._finish(generated.invalid),
                 unless_told=self._may_go_on(used.prompt_tokens + used.completion_tokens),
-                error=self._invalid(generated.invalid),
+                error=self._error(stopped, generated.invalid),
             ),
             f"{chosen.model}: prompt {used.prompt_tokens} tokens, {used.completion_tokens} made, "
-            + self._what(_chosen(generated)),
+            + said,
         )
+
+    def _stopped(self, generated: Generated) -> PolicyError | None:
+        """Tell why the task's policy ends it with this call, if it does."""
+        screened = generated.screened
+        if screened is None:
+            return None
+        what = "the answer" if self._turn.purpose == "answer" else "the tool's arguments"
+        if screened.blocked is not None:
+            return ContentBlocked(f"rule {screened.blocked!r} blocked {what}")
+        if screened.held is not None and self._turn.purpose == "answer":
+            # Its first words were told already: there is nothing left to ask about.
+            return ApprovalRequired(f"rule {screened.held!r} lets {what} pass for nobody alone")
+        return None
+
+    def _error(self, stopped: PolicyError | None, invalid: str | None) -> TaskError | None:
+        if stopped is None:
+            return self._invalid(invalid)
+        return TaskError(code=stopped.code, message=stopped.message, step=self._step)
 
     async def _settle_failure(self, error: BaseException) -> None:
         cancelled = was_cancelled(error)

@@ -128,6 +128,7 @@ class Layers:
                 passages=self._plan.passages if draws else 0,
                 max_tokens=self._max_tokens,
                 max_prompt_tokens=self._plan.limits.max_prompt_tokens,
+                safety=self._plan.safety,
             ),
             AssembledPrompt,
             # A worker killed in it is noticed the sooner, the less it had to do.
@@ -155,6 +156,7 @@ class Layers:
                 max_tokens=prompt.max_tokens,
                 output=self._output,
                 has_next=not alone,
+                safety=self._plan.safety,
             ),
             Generated,
             self._in_turn(

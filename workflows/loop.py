@@ -180,6 +180,7 @@ class Loop:
         ok: bool,
         place: int | None = None,
         untrusted: bool = False,
+        withheld: str | None = None,
     ) -> None:
         """Take note of what a tool answered.
 
@@ -191,9 +192,13 @@ class Loop:
             place: Which of the calls chosen, if there may be several: the next prompt tells which
                 were made, so the conversation's digest must.
             untrusted: Whether it may have words from outside in it; a sub-agent's always may.
+            withheld: The rule of the task's policy that keeps the answer from the model.
         """
         self.untrusted = self.untrusted or untrusted or is_sub_agent(name)
         self._calls[name] = self._calls.get(name, 0) + 1
         self.digest = extend(self.digest, digest if place is None else f"{place}:{digest}")
         self.chars += chars
-        self._lines.append(f"{self.step}. tool `{name}` {'answered' if ok else 'failed'}")
+        what = "answered" if ok else "failed"
+        if withheld is not None:
+            what = f"answered, and rule `{withheld}` blocked it"
+        self._lines.append(f"{self.step}. tool `{name}` {what}")

@@ -5,7 +5,16 @@ from __future__ import annotations
 from uuid import UUID
 
 from workflows import transcript
-from workflows.contracts import LoopState, Output, Plan, TaskInput, TaskRequest, Tenant, Turn
+from workflows.contracts import (
+    FiledRequest,
+    LoopState,
+    Output,
+    Plan,
+    TaskInput,
+    TaskRequest,
+    Tenant,
+    Turn,
+)
 from workflows.loop import Loop
 from workflows.output import schema_text
 
@@ -48,6 +57,7 @@ def plan_task(
             ),
             priority=request.priority,
             untrusted=bool(before and before[0]) and drew,
+            safety=request.safety if isinstance(request, FiledRequest) else None,
         ),
         prompt_digest=digest,
         prompt_chars=chars,

@@ -1,8 +1,6 @@
 """The tool calls of a step: asked of people where the task says so, made once, told to the model.
 
 Calls of one step are made at the same time, and each has its own retries and its own wait.
-A wait for a person is durable and costs nothing while it lasts. Their word is on the approval's
-row; a signal only says that it is there, so a signal that gets lost delays the call and no more.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from datetime import timedelta
 from fnmatch import fnmatchcase
 
 from pydantic import JsonValue
@@ -18,27 +15,22 @@ from temporalio import workflow
 
 from workflows import policies
 from workflows.child_contracts import is_sub_agent
-from workflows.client import SEARCH_STATUS
 from workflows.contracts import (
     Approval,
     ApprovalInput,
     ApprovalWhen,
+    ReleaseInput,
     TaskInput,
-    TaskStatus,
     ToolCall,
     ToolInput,
     ToolOutput,
 )
+from workflows.decisions import Decisions
 from workflows.loop import Loop
 from workflows.sub_agents import SubAgents
 from workflows.transcript import digest_of
 
-__all__ = ["WAITING", "ToolCalls", "arguments_digest", "needs_approval"]
-
-WAITING = "waiting for approval"
-# How soon a decision is looked for that nobody told of; doubled each time.
-FIRST_LOOK = timedelta(minutes=1)
-LAST_LOOK = timedelta(hours=1)
+__all__ = ["ToolCalls", "arguments_digest", "needs_approval"]
 
 
 def arguments_digest(arguments: dict[str, JsonValue]) -> str:
@@ -71,22 +63,24 @@ def _text(value: JsonValue) -> str:
 class ToolCalls:
     """Makes the tool calls of one task."""
 
-    def __init__(self, task: TaskInput, loop: Loop, agents: SubAgents) -> None:
+    def __init__(
+        self, task: TaskInput, loop: Loop, agents: SubAgents, decisions: Decisions
+    ) -> None:
         self._task = task
         self._loop = loop
         self._agents = agents
+        self._decisions = decisions
         self._uses = {use.name: use for use in task.plan.tools}
-        self._decided: set[str] = set()
-        self._waiting = 0
-
-    def decided(self, call_id: str) -> None:
-        """Take note that a person decided."""
-        self._decided.add(call_id)
 
     async def make_all(
-        self, step: int, calls: Sequence[tuple[int, ToolCall]]
+        self, step: int, calls: Sequence[tuple[int, ToolCall]], *, held: str | None = None
     ) -> list[tuple[int, ToolCall, ToolOutput]]:
         """Make the calls of a step that may have several, all at once.
+
+        Args:
+            step: The step.
+            calls: The calls, each with its place.
+            held: A rule of the task's policy that wants a person asked about them.
 
         Returns:
             What came of each, in the order in which the model chose them.
@@ -94,7 +88,9 @@ class ToolCalls:
         Raises:
             BaseException: Of the first that could not be made; the others are then over, too.
         """
-        making = [asyncio.create_task(self.make(step, call, place)) for place, call in calls]
+        making = [
+            asyncio.create_task(self.make(step, call, place, held=held)) for place, call in calls
+        ]
         try:
             outputs = await asyncio.gather(*making)
         except BaseException:
@@ -106,16 +102,21 @@ class ToolCalls:
             raise
         return [(place, call, output) for (place, call), output in zip(calls, outputs, strict=True)]
 
-    async def make(self, step: int, call: ToolCall, place: int | None = None) -> ToolOutput:
+    async def make(
+        self, step: int, call: ToolCall, place: int | None = None, *, held: str | None = None
+    ) -> ToolOutput:
         """Make a call and return what came of it; a tool that fails is an answer, too.
 
         Args:
             step: The step it belongs to.
             call: The call.
             place: Which of the step's calls it is, from 1, if there may be several.
+            held: A rule of the task's policy that wants a person asked about its arguments.
         """
         use = self._uses[call.name]
-        asks = needs_approval(use.approval, call.arguments, untrusted=self._loop.untrusted)
+        asks = held is not None or needs_approval(
+            use.approval, call.arguments, untrusted=self._loop.untrusted
+        )
         call_id = f"{self._task.task_id}:{step}:{call.name}"
         if place is not None:
             call_id = f"{self._task.task_id}:{step}.{place}:{call.name}"
@@ -135,12 +136,20 @@ class ToolCalls:
             timeout_seconds=use.timeout_seconds or 30,
             max_attempts=use.max_attempts or 3,
             place=place,
+            safety=self._task.plan.safety,
         )
-        return await self._approved(wanted) if asks else await self._run(wanted)
+        output = await self._approved(wanted, held) if asks else await self._run(wanted)
+        return output if output.sealed is None else await self._released(wanted, output)
 
-    async def _approved(self, wanted: ToolInput) -> ToolOutput:
-        await workflow.execute_activity(
-            "approvals.request",
+    async def _approved(self, wanted: ToolInput, held: str | None) -> ToolOutput:
+        """Make a call once a person allows it, or tell what they said instead."""
+
+        async def look() -> ToolOutput | None:
+            output = await self._run(wanted)
+            return None if output.pending else output
+
+        why = f", for rule {held}" if held else ""
+        return await self._decisions.ask(
             ApprovalInput(
                 tenant=wanted.tenant,
                 task_id=wanted.task_id,
@@ -149,34 +158,44 @@ class ToolCalls:
                 call_id=wanted.call_id,
                 tool_call=wanted.tool_call,
             ),
-            summary=f"step {wanted.step} · ask whether {wanted.tool_call.name} may be called"[:100],
-            **policies.LOOKUP,
+            f"step {wanted.step} · ask whether {wanted.tool_call.name} may be called{why}",
+            look,
         )
-        self._wait(1)
-        patience = FIRST_LOOK
-        while True:
-            try:
-                await workflow.wait_condition(
-                    lambda: wanted.call_id in self._decided, timeout=patience
-                )
-            except TimeoutError:
-                patience = min(2 * patience, LAST_LOOK)
-            self._decided.discard(wanted.call_id)
-            output = await self._run(wanted)
-            if not output.pending:
-                break
-        self._wait(-1)
-        return output
 
-    def _wait(self, more: int) -> None:
-        """Tell of the first call of a step that waits for a person, and of the last one's end."""
-        before = self._waiting
-        self._waiting += more
-        if not before:
-            workflow.upsert_search_attributes([SEARCH_STATUS.value_set(WAITING)])
-        elif not self._waiting:
-            running = TaskStatus.RUNNING.value
-            workflow.upsert_search_attributes([SEARCH_STATUS.value_set(running)])
+    async def _released(self, wanted: ToolInput, output: ToolOutput) -> ToolOutput:
+        """Tell the model an answer that a rule holds back, once a person allows it."""
+        assert output.screened is not None
+        rule, name = output.screened.held or "", wanted.tool_call.name
+        release = ReleaseInput(
+            call=wanted,
+            approval_id=f"{wanted.call_id}:answer",
+            sealed=output.sealed or "",
+            rule=rule,
+        )
+
+        async def look() -> ToolOutput | None:
+            released: ToolOutput = await workflow.execute_activity(
+                "tools.release",
+                release,
+                result_type=ToolOutput,
+                summary=f"step {wanted.step} · may the answer of {name} be read?"[:100],
+                **policies.LOOKUP,
+            )
+            return None if released.pending else released
+
+        released = await self._decisions.ask(
+            ApprovalInput(
+                tenant=wanted.tenant,
+                task_id=wanted.task_id,
+                step=wanted.step,
+                call_key=wanted.call_key,
+                call_id=release.approval_id,
+                tool_call=ToolCall(name=name, arguments={"rule": rule, "answer": release.sealed}),
+            ),
+            f"step {wanted.step} · rule {rule} asks whether the answer of {name} may be read",
+            look,
+        )
+        return released.model_copy(update={"untrusted": output.untrusted})
 
     async def _run(self, wanted: ToolInput) -> ToolOutput:
         registered = wanted.definition is not None

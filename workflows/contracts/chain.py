@@ -10,6 +10,7 @@ from pydantic import Field
 
 from workflows.contracts.base import Sha256, ToolName, Usd, Wire
 from workflows.contracts.request import Sampling
+from workflows.contracts.safety import Safety, Screened
 from workflows.contracts.task import Call, Output, Plan, Rejected, TaskError, TaskStatus
 from workflows.contracts.tools import ToolCall
 
@@ -71,7 +72,7 @@ class AdmitInput(Call):
     model: str | None
     max_tokens: int
     prompt_chars: int = Field(default=0, description="About how long the prompt is.")
-    on_budget: Literal["fail", "wait"] = "fail"
+    on_budget: Literal["pause", "wait", "fail"] = "fail"
 
 
 class Admission(Wire):
@@ -163,6 +164,7 @@ class AssembleInput(Call):
     passages: int
     max_tokens: int
     max_prompt_tokens: int | None = None
+    safety: Safety | None = None
 
 
 class PromptPart(Wire):
@@ -184,6 +186,9 @@ class AssembledPrompt(Wire):
         default=(), description="Of old histories; they are on the step's row."
     )
     dropped: int = Field(default=0, description="Parts that did not fit the window.")
+    screened: Screened | None = Field(
+        default=None, description="What the policy decided about passages, if it found something."
+    )
 
 
 class GenerateInput(Call):
@@ -198,6 +203,7 @@ class GenerateInput(Call):
     has_next: bool = Field(
         default=False, description="Another candidate waits, for what fails before it began."
     )
+    safety: Safety | None = None
 
 
 class AccountInput(Call):
@@ -237,6 +243,9 @@ class Generated(Wire):
     total_ms: float | None = None
     invalid: str | None = Field(
         default=None, description="Why the answer does not obey the task's schema, if so."
+    )
+    screened: Screened | None = Field(
+        default=None, description="What the policy decided about it, if it found something."
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from workflows.contracts.base import AgentName, Asked, Name, Sha256, ToolName, Usd
+from workflows.contracts.safety import Safety
 from workflows.contracts.webhook import Webhook
 from workflows.output import OutputSchema
 
@@ -15,6 +16,7 @@ __all__ = [
     "Approval",
     "ApprovalWhen",
     "Asking",
+    "FiledRequest",
     "Limits",
     "Message",
     "PriorityLevel",
@@ -276,6 +278,14 @@ class TaskRequest(Asking):
 
 
 class SessionRequest(Asking):
+class FiledRequest(TaskRequest):
+    """A request as it is on file: with the policy that it was screened by."""
+
+    safety: Safety | None = Field(
+        default=None, description="The policy it was screened by; none: there was none."
+    )
+
+
     """A conversation to begin: what each of its turns is asked with."""
 
     def asking(self, content: str) -> TaskRequest:

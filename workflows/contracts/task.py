@@ -11,6 +11,7 @@ from pydantic import Field
 
 from workflows.contracts.base import ToolName, Usd, Wire
 from workflows.contracts.request import Limits, PriorityLevel, Sampling, ToolUse
+from workflows.contracts.safety import Safety
 
 __all__ = [
     "Call",
@@ -76,6 +77,7 @@ class Plan(Wire):
     cache: Literal["auto", "off"] = "auto"
     output: Output | None = None
     priority: PriorityLevel = "default"
+    safety: Safety | None = None
 
 
 class LoopState(Wire):

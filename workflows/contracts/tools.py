@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Literal
 from uuid import UUID
 
 from pydantic import Field, JsonValue
 
 from workflows.contracts.base import Sha256, ToolName, Wire
 from workflows.contracts.request import ToolUse
+from workflows.contracts.safety import Safety, Screened
 from workflows.contracts.task import Call, Tenant
 
 __all__ = [
     "REGISTERED_CALL_MAX_TOKENS",
     "TOOL_CALL_MAX_TOKENS",
     "ApprovalInput",
+    "Decided",
     "RegisterInput",
     "Registered",
+    "ReleaseInput",
     "ToolCall",
     "ToolInput",
     "ToolOutput",
@@ -74,6 +78,7 @@ class ToolInput(Call):
     place: int | None = Field(
         default=None, description="Where a step may have several calls: which of them, from 1."
     )
+    safety: Safety | None = None
 
 
 class ApprovalInput(Call):
@@ -81,6 +86,13 @@ class ApprovalInput(Call):
 
     call_id: str
     tool_call: ToolCall
+
+
+class Decided(Wire):
+    """What a person decided; nothing yet, where `decision` is none."""
+
+    decision: Literal["approve", "refuse"] | None = None
+    reason: str | None = None
 
 
 class ToolOutput(Wire):
@@ -92,6 +104,23 @@ class ToolOutput(Wire):
     preview: str = Field(default="", description="First characters, for people who read histories.")
     pending: bool = Field(default=False, description="Nobody has decided yet; nothing was done.")
     untrusted: bool = Field(default=False, description="It may have words from outside in it.")
+    screened: Screened | None = Field(
+        default=None, description="What the policy decided about its answer, if it found something."
+    )
+    sealed: Sha256 | None = Field(
+        default=None,
+        description="Of an answer that a rule wants a person asked about: where it is kept, "
+        "encrypted.",
+    )
+
+
+class ReleaseInput(Wire):
+    """Tell the model an answer that a rule holds back, if a person allows it."""
+
+    call: ToolInput
+    approval_id: str
+    sealed: Sha256
+    rule: str
 
 
 class RegisterInput(Wire):

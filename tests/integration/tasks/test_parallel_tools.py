@@ -19,7 +19,7 @@ from tests.integration.tasks.caller import Caller, Refused, choose, choose_all, 
 from tests.integration.tasks.histories import assert_replays
 from tests.integration.tasks.services import DOCUMENT, HttpService
 from workflows.client import SEARCH_STATUS, connect_kwargs
-from workflows.tool_calls import WAITING
+from workflows.decisions import WAITING
 
 MODEL = "scripted"
 REAL = "smollm2-135m-instruct"

@@ -277,7 +277,6 @@ class TaskRequest(Asking):
         return self.messages
 
 
-class SessionRequest(Asking):
 class FiledRequest(TaskRequest):
     """A request as it is on file: with the policy that it was screened by."""
 
@@ -286,6 +285,7 @@ class FiledRequest(TaskRequest):
     )
 
 
+class SessionRequest(Asking):
     """A conversation to begin: what each of its turns is asked with."""
 
     def asking(self, content: str) -> TaskRequest:

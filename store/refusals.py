@@ -14,9 +14,10 @@ class Refusal:
 
     Attributes:
         code: `budget_exceeded`, `key_unknown`, `key_disabled`, `key_expired`, `task_cancelled`,
-            `task_failed`, `task_succeeded`, `task_discarded`, `tokens_exceeded`, `too_deep` or
-            `rate_limited`.
-        scope: what refused: `task`, `parent` (a task above it), `key`, `team` or `organisation`.
+            `task_failed`, `task_succeeded`, `task_discarded`, `tokens_exceeded`, `too_deep`,
+            `rate_limited` or `key_restricted`.
+        scope: what refused: `task`, `parent` (a task above it), `key`, `team` or `organisation`;
+            of a restricted key, what it may not use: `model`, `route` or `tool`.
         limit_usd: the cap that would be exceeded (None unless a budget refused).
         spent_usd: charged against it so far.
         held_usd: reserved for calls in flight; comes back, in part, when they settle.

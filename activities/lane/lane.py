@@ -442,6 +442,8 @@ def _refused(refusal: Refusal) -> OverlineError:
         return rate_limited(refusal)
     if refusal.code == "key_restricted":
         return Forbidden(f"This key may not use this {refusal.scope}.")
+    if refusal.code == "key_restricted":
+        return Forbidden(f"This key may not use this {refusal.scope}.")
     if refusal.code != "budget_exceeded":
         thing, _, state = refusal.code.partition("_")
         return KeyRefused(f"The call was not admitted: the {thing} is {state}.")

@@ -14,7 +14,7 @@ import pytest
 from psycopg.rows import dict_row
 from uuid_utils.compat import uuid7
 
-from store import audit, calls
+from store import audit, calls, keys
 from store.database import Database
 from store.errors import Fenced
 from store.identity import token_digest
@@ -167,6 +167,28 @@ async def test_exactly_those_are_let_through_that_fit(db: Database, server: Serv
     assert await audit.verify(db, tenant.organisation_id) is None
     entries = await audit.read(db, tenant.organisation_id)
     assert [entry.action for entry in entries] == ["call.refused"] * 17
+
+
+async def test_what_a_restricted_key_may_not_use_is_refused_and_on_file(
+    db: Database, server: Server, tenant: Tenant
+) -> None:
+    await keys.change_key(db, tenant.organisation_id, "test", tenant.key_id, {"models": ["other"]})
+    refused = await calls.open_call(db, asked(tenant, input={"messages": [], "model": MODEL}))
+    assert isinstance(refused, Refusal)
+    assert (refused.code, refused.scope) == ("key_restricted", "model")
+    (kept,) = rows(
+        server, "select * from refused_calls where organisation_id = %s", tenant.organisation_id
+    )
+    assert (kept["code"], kept["scope"], kept["model"]) == ("key_restricted", "model", MODEL)
+    assert (
+        rows(server, "select 1 from tasks where organisation_id = %s", kept["organisation_id"])
+        == []
+    )
+    assert [entry.action for entry in await audit.read(db, tenant.organisation_id)] == [
+        "key.changed",
+        "call.refused",
+    ]
+    assert await audit.verify(db, tenant.organisation_id) is None
 
 
 async def test_an_equal_call_is_answered_by_the_cache(

@@ -17,10 +17,11 @@ export OVERLINE_ENGINE_ENV ?= $(CURDIR)/$(VENV)/engine
 # Tests and tools see this checkout's packages, and nothing from the caller's own Python setup.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-# They wait for processes that die and come back more than they compute: three shares side by side,
+# They wait for processes that die and come back more than they compute: four shares side by side,
 # each with stacks of its own, take a third of the time on two cores.
-LAST := $(wildcard tests/integration/tasks/test_[m-z]*.py)
-WHOLE := tests/chaos tests/integration/openai_surface tests/integration/tasks
+CALLS := tests/chaos tests/integration/openai_surface
+TASKS := tests/integration/tasks
+LAST := $(wildcard $(TASKS)/test_[m-z]*.py)
 
 .PHONY: help demo up down test test-unit bench check install install-dev engine frameworks clean
 
@@ -40,12 +41,13 @@ down: install ## Stop the embedded stack
 test: install-dev engine frameworks ## Lint, types and every test, on the real parts
 	@$(MAKE) --no-print-directory check
 	@if [ -n "$(ARGS)" ]; then exec $(BIN)/pytest $(ARGS); fi; \
-	echo '· pytest: three shares side by side, each on stacks of its own' >&2; \
+	echo '· pytest: four shares side by side, each on stacks of its own' >&2; \
 	logs=$$(mktemp -d); others=; \
-	$(BIN)/pytest $(WHOLE) $(addprefix --ignore=,$(LAST)) >$$logs/1 2>&1 & others=$$!; \
-	$(BIN)/pytest $(LAST) >$$logs/2 2>&1 & others="$$others $$!"; \
+	$(BIN)/pytest $(CALLS) >$$logs/1 2>&1 & others=$$!; \
+	$(BIN)/pytest $(TASKS) $(addprefix --ignore=,$(LAST)) >$$logs/2 2>&1 & others="$$others $$!"; \
+	$(BIN)/pytest $(LAST) >$$logs/3 2>&1 & others="$$others $$!"; \
 	trap 'kill $$others 2>/dev/null; exit 130' INT TERM; \
-	failed=0; $(BIN)/pytest $(addprefix --ignore=,$(WHOLE)) || failed=1; \
+	failed=0; $(BIN)/pytest $(addprefix --ignore=,$(CALLS) $(TASKS)) || failed=1; \
 	for other in $$others; do wait $$other || failed=1; done; \
 	cat $$logs/*; rm -r $$logs; exit $$failed
 

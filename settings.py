@@ -63,6 +63,17 @@ class Settings(BaseSettings):
         ge=1,
         description="Inputs of a map begun in one run of its workflow, before the next run.",
     )
+    max_file_bytes: int = Field(
+        default=200_000_000, ge=1_000, description="Largest file kept for a batch, in bytes."
+    )
+    batch_concurrency: int = Field(
+        default=16, ge=1, le=200, description="Lines of a batch worked on at a time, at most."
+    )
+    batch_run_slices: int = Field(
+        default=400,
+        ge=1,
+        description="Slices of a batch begun in one run of its workflow, before the next run.",
+    )
 
     on_disconnect: Literal["cancel", "finish"] = Field(
         default="cancel",

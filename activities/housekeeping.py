@@ -10,7 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
-from store import housekeeping
+from store import files, housekeeping
 from store.ledger import ensure_partitions
 from workflows.contracts import HousekeepingInput, Removed, Swept
 from workflows.errors import OrchestratorDown
@@ -20,6 +20,7 @@ __all__ = ["Housekeeper"]
 # A task may have thousands of events; a transaction has those of this many tasks.
 TASKS = 20
 BLOBS = 200
+FILES = 10
 WORKFLOWS = 50
 MONTHS_AHEAD = 3
 # A history that is still there is asked for again after this long.
@@ -59,6 +60,13 @@ class Housekeeper:
         """Remove some blobs that no task points to any more."""
         blobs, size = await housekeeping.remove_blobs(self._deps.db, limit=BLOBS, dry=asked.dry_run)
         return Swept(removed=Removed(blobs=blobs, bytes=size), after=_more(blobs, BLOBS, asked))
+
+    @activity.defn(name="housekeeping.files")
+    @typed_failures
+    async def files(self, asked: HousekeepingInput) -> Swept:
+        """Remove some files past their time; what a batch still reads or writes stays."""
+        count, size = await files.remove_files(self._deps.db, limit=FILES, dry=asked.dry_run)
+        return Swept(removed=Removed(files=count, bytes=size), after=_more(count, FILES, asked))
 
     @activity.defn(name="housekeeping.payloads")
     @typed_failures

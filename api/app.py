@@ -16,6 +16,7 @@ from typing import Any
 from fastapi import FastAPI
 from temporalio.client import Plugin
 
+from api.batching import sweep_batches
 from api.body_guard import BodyGuard
 from api.call_recovery import sweep_orphans
 from api.codec_origin import CodecOrigin
@@ -32,18 +33,21 @@ from api.routes import (
     agents,
     approvals,
     audit,
+    batches,
     blobs,
     budgets,
     codec,
     collections,
     docs,
     events,
+    files,
     health,
     identity,
     limits,
     maps,
     messages,
     openai_surface,
+    policy,
     schedules,
     sessions,
     spend,
@@ -81,6 +85,7 @@ _TAGS = [
     {"name": "schedules", "description": "Tasks that are asked again and again."},
     {"name": "budgets", "description": "What may be spent, and what is left of it."},
     {"name": "limits", "description": "How many requests, tokens and calls at once."},
+    {"name": "policy", "description": "What texts are screened by."},
     {"name": "spend", "description": "What was spent, by whom, on what."},
     {"name": "identity", "description": "Teams, keys, and who changed what."},
     {"name": "codec", "description": "Decryption of Temporal payloads for those who may read."},
@@ -115,6 +120,7 @@ def create_app(
         parts.run_in_background(close_ended_outside(parts))
         parts.run_in_background(sweep_orphans(parts))
         parts.run_in_background(sweep_webhooks(parts))
+        parts.run_in_background(sweep_batches(parts))
         parts.run_in_background(keep_house(parts))
         try:
             yield
@@ -138,6 +144,8 @@ def create_app(
     for module in (
         tasks,
         openai_surface,
+        files,
+        batches,
         maps,
         approvals,
         webhooks,
@@ -152,6 +160,7 @@ def create_app(
         sessions,
         budgets,
         limits,
+        policy,
         spend,
         identity,
         audit,
@@ -166,6 +175,7 @@ def create_app(
         BodyGuard,
         max_bytes=effective.max_request_bytes,
         larger={"/v1/maps": effective.max_map_bytes},
+        streamed=("/v1/files",),
     )
     app.add_middleware(CodecOrigin, ui_url=effective.temporal_ui_url)
     app.add_middleware(Edge)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -36,14 +36,20 @@ class BodyGuard:
         app: The application inside.
         max_bytes: Largest body accepted, in bytes.
         larger: The same of paths that take more.
+        streamed: Paths that read a body themselves, and look at it as it comes.
     """
 
     def __init__(
-        self, app: ASGIApp, max_bytes: int, larger: Mapping[str, int] | None = None
+        self,
+        app: ASGIApp,
+        max_bytes: int,
+        larger: Mapping[str, int] | None = None,
+        streamed: Collection[str] = (),
     ) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._larger = larger or {}
+        self._streamed = frozenset(streamed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -59,7 +65,7 @@ class BodyGuard:
                 errors=(_problem("nul_character", [], where),),
             )(scope, receive, send)
             return
-        if scope["method"] not in ("POST", "PUT", "PATCH"):
+        if scope["method"] not in ("POST", "PUT", "PATCH") or scope["path"] in self._streamed:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)

@@ -47,7 +47,7 @@ async def _make(client: Client, settings: Settings) -> None:
     wanted = Schedule(
         action=ScheduleActionStartWorkflow(
             "Housekeeping",
-            HousekeepingInput(),
+            HousekeepingInput(files=True),
             id=HOUSEKEEPING_ID,
             task_queue=settings.task_queue,
             static_summary="keep the house",

@@ -41,6 +41,7 @@ from workflows.contracts import (
     session_workflow_id,
     webhook_workflow_id,
 )
+from workflows.contracts.batch import BatchInput, batch_workflow_id
 from workflows.queueing import task_turn
 
 __all__ = ["Orchestrator", "answering", "task_workflow_id", "web_ui_url"]
@@ -223,11 +224,11 @@ class Orchestrator:
         """
         return await self._signal(task_workflow_id(task_id), "decided", call_id)
 
-    async def _signal(self, workflow_id: str, signal: str, what: int | str) -> bool:
+    async def _signal(self, workflow_id: str, signal: str, *what: int | str) -> bool:
         async with answering():
             try:
                 await self.client.get_workflow_handle(workflow_id).signal(
-                    signal, what, rpc_timeout=_DEADLINE
+                    signal, args=what, rpc_timeout=_DEADLINE
                 )
             except RPCError as exc:
                 if exc.status is RPCStatusCode.NOT_FOUND:
@@ -302,6 +303,44 @@ class Orchestrator:
         except WorkflowFailureError as failed:
             raise _registration_problem(failed) from None
         return registered
+
+    async def start_batch(self, batch: BatchInput) -> None:
+        """Start the workflow that carries a batch, or find it going.
+
+        One that was ended from outside is started again: all there is of the batch is on file.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        tenant = batch.tenant
+        async with answering():
+            with contextlib.suppress(WorkflowAlreadyStartedError):
+                await self.client.start_workflow(
+                    "Batch",
+                    batch,
+                    id=batch_workflow_id(batch.batch_id),
+                    task_queue=self.settings.task_queue,
+                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                    static_summary=f"a batch, {batch.width} lines at a time",
+                    priority=task_turn(tenant, "batch"),
+                    search_attributes=TypedSearchAttributes(
+                        [
+                            SearchAttributePair(SEARCH_ORGANISATION, str(tenant.organisation_id)),
+                            SearchAttributePair(SEARCH_TEAM, str(tenant.team_id)),
+                            SearchAttributePair(SEARCH_STATUS, "running"),
+                        ]
+                    ),
+                    rpc_timeout=_DEADLINE,
+                )
+
+    async def cancel_batch(self, batch_id: UUID) -> bool:
+        """Tell a batch's workflow to begin nothing more; return whether there was one to tell.
+
+        Raises:
+            ProblemError: Temporal does not answer (503).
+        """
+        return await self._signal(batch_workflow_id(batch_id), "cancel")
 
     async def start_webhook(self, organisation_id: UUID, delivery_id: UUID) -> bool:
         """Start a delivery; False when a workflow works at it, or is just about to end.

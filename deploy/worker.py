@@ -21,6 +21,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.batches.batches import Batches
 from activities.cache import Cache
 from activities.children import Children
 from activities.context import Context
@@ -29,6 +30,7 @@ from activities.gateway import Gateway
 from activities.generation import Generation
 from activities.housekeeping import Housekeeper
 from activities.ingestion import Ingestion
+from activities.lane.lane import FastLane
 from activities.lane.recovery import CallRecovery
 from activities.maps import Maps
 from activities.messages import Messages
@@ -40,6 +42,7 @@ from activities.schedules import Schedules
 from activities.sessions import Sessions
 from activities.tools import Tools
 from activities.webhooks import Webhooks
+from api.openai.lines import LineSurface
 from deploy.model_workers import ModelWorkers
 from deploy.versioning import deployment_config, workflows_of
 from observability.logs import setup_logging
@@ -66,7 +69,7 @@ CONNECT_RETRY_SECONDS = 1.0
 LAST_MOMENT_SECONDS = GRACE.total_seconds() + 7.0
 
 
-def activities(deps: Dependencies) -> list[Callable[..., Any]]:
+def activities(deps: Dependencies, batches: Batches) -> list[Callable[..., Any]]:
     """Return every activity, bound to what it needs."""
     passages = Passages(deps)
     gateway, cache, router = Gateway(deps), Cache(deps), Router(deps)
@@ -88,11 +91,11 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         tools.calculator,
         tools.search,
         tools.request_approval,
+        tools.decided,
+        tools.release,
         Messages(deps).take,
         Sessions(deps).next,
         RegisteredTools(deps).call,
-        tools.decided,
-        tools.release,
         Registration(deps).register,
         ingestion.split,
         ingestion.embed,
@@ -103,6 +106,9 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         children.end,
         children.ended_as,
         Maps(deps).next,
+        batches.validate,
+        batches.lines,
+        batches.finish,
         schedules.file,
         schedules.started,
         schedules.ended,
@@ -114,17 +120,18 @@ def activities(deps: Dependencies) -> list[Callable[..., Any]]:
         housekeeper.content,
         housekeeper.blobs,
         housekeeper.payloads,
+        housekeeper.files,
     ]
 
 
-def build_worker(client: Client, deps: Dependencies) -> Worker:
+def build_worker(client: Client, deps: Dependencies, batches: Batches) -> Worker:
     """Return the worker with the settings that the promises need (see docs/promises.md)."""
     settings = deps.settings
     return Worker(
         client,
         task_queue=settings.task_queue,
         workflows=list(workflows_of(settings)),
-        activities=activities(deps),
+        activities=activities(deps, batches),
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
         ),
@@ -144,17 +151,20 @@ async def working(client: Client, deps: Dependencies) -> AsyncIterator[asyncio.T
     Yields:
         What ends before the body does only if a worker of model calls broke for good.
     """
+    lane = FastLane(deps)
+    batches = Batches(deps, lane, LineSurface())
+    await lane.start()
     models = asyncio.create_task(
         ModelWorkers(
             client,
             deps,
-            [Generation(deps).generate],
+            [Generation(deps).generate, batches.lines],
             heartbeat_throttle=HEARTBEAT_THROTTLE,
             grace=GRACE,
         ).run()
     )
     try:
-        async with build_worker(client, deps):
+        async with build_worker(client, deps, batches):
             try:
                 yield models
             finally:
@@ -162,6 +172,7 @@ async def working(client: Client, deps: Dependencies) -> AsyncIterator[asyncio.T
     finally:
         models.cancel()
         await asyncio.gather(models, return_exceptions=True)
+        await lane.stop()
 
 
 async def connect(settings: Settings, shelf: Shelf | None = None, **extra: Any) -> Client:

@@ -31,6 +31,8 @@ from observability.labels import OTHER, BoundedLabel
 
 __all__ = [
     "REGISTRY",
+    "record_batch",
+    "record_batch_line",
     "record_cache",
     "record_generation",
     "record_interruption",
@@ -127,6 +129,13 @@ _tasks = Counter(
     "overline_tasks",
     "Tasks that reached a status in this process.",
     ["status"],
+    registry=REGISTRY,
+)
+_batches = Counter("overline_batches", "Batches that ended.", ["status"], registry=REGISTRY)
+_batch_lines = Counter(
+    "overline_batch_lines",
+    "Lines of batches: answered, failed, or put off for a limit or an engine.",
+    ["outcome"],
     registry=REGISTRY,
 )
 _sse_readers = Gauge("overline_sse_readers", "Open event streams.", registry=REGISTRY)
@@ -262,6 +271,16 @@ def record_round_trips(count: int = 1) -> None:
 def record_task(status: str) -> None:
     """Count a task that reached a status: ``accepted`` by the API, the others by workers."""
     _tasks.labels(status if status in STATUSES else OTHER).inc()
+
+
+def record_batch(status: str) -> None:
+    """Count a batch that ended: ``completed``, ``failed``, ``expired`` or ``cancelled``."""
+    _batches.labels(status).inc()
+
+
+def record_batch_line(outcome: str) -> None:
+    """Count what became of a line: ``answered``, ``failed`` or ``postponed``."""
+    _batch_lines.labels(outcome).inc()
 
 
 @contextmanager

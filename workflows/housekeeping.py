@@ -34,11 +34,14 @@ class Housekeeping:
                 **policies.LOOKUP,
             )
             removed = removed.model_copy(update={"partitions": made})
-        for name, summary in (
+        pieces = [
             ("housekeeping.content", "remove what streamed of tasks that ended long ago"),
             ("housekeeping.blobs", "remove answers of tools that no task points to"),
             ("housekeeping.payloads", "remove payloads whose history is gone"),
-        ):
+        ]
+        if asked.files:
+            pieces.append(("housekeeping.files", "remove files past their time"))
+        for name, summary in pieces:
             removed = await self._swept(name, summary, asked, removed)
         return removed
 

@@ -15,8 +15,11 @@ from temporalio.workflow import ActivityCancellationType
 __all__ = [
     "ACCOUNT",
     "ADMIT",
+    "BATCH_END",
+    "BATCH_STEP",
     "GENERATE",
     "GENERATE_WITH_FALLBACK",
+    "LINES",
     "LOOKUP",
     "MONEY",
     "REGISTER",
@@ -82,6 +85,21 @@ GENERATE: Options = {
     ),
     "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 }
+
+# A slice of a batch: line after line until its seconds are over, and the line it is at then. It
+# heartbeats as a generation does. What can be tried again it puts off itself, so only an outage of
+# Postgres or a dead worker is retried here, until the batch's window is over (set beside it).
+LINES: Options = GENERATE
+
+# Reading or writing the whole file of a batch; heartbeats, too.
+BATCH_STEP: Options = {
+    **LOOKUP,
+    "start_to_close_timeout": timedelta(minutes=15),
+    "schedule_to_close_timeout": timedelta(days=7),
+    "heartbeat_timeout": timedelta(seconds=10),
+    "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+}
+BATCH_END: Options = {**BATCH_STEP, "cancellation_type": ActivityCancellationType.ABANDON}
 
 # Counting what a given-up generation made is worth a minute; after that the journal's count does.
 ACCOUNT: Options = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workflows.agent_task import AgentTask
+from workflows.batch import Batch
 from workflows.call_task import CallTask
 from workflows.deliver_webhook import DeliverWebhook
 from workflows.housekeeping import Housekeeping
@@ -20,6 +21,7 @@ WORKFLOWS: Sequence[type] = (
     AgentTask,
     CallTask,
     MapTask,
+    Batch,
     IngestDocument,
     RegisterTools,
     ScheduledTask,

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 from uuid import UUID
 
 import httpx2
@@ -99,6 +99,10 @@ class ApiClient:
         """POST a JSON document; raises as `get` does."""
         return self._answer("POST", path, json=body, headers=dict(headers or {}))
 
+    def put(self, path: str, body: Any) -> Any:
+        """PUT a JSON document; raises as `get` does."""
+        return self._answer("PUT", path, json=body)
+
     def patch(self, path: str, body: Any) -> Any:
         """PATCH a resource; raises as `get` does."""
         return self._answer("PATCH", path, json=body)
@@ -107,14 +111,32 @@ class ApiClient:
         """DELETE a resource; raises as `get` does."""
         return self._answer("DELETE", path)
 
+    def upload(self, path: str, name: str, content: BinaryIO, fields: Mapping[str, str]) -> Any:
+        """POST a form with a file, which is read as it is sent; raises as `get` does."""
+        return self._answer("POST", path, data=dict(fields), files={"file": (name, content)})
+
+    def download(self, path: str) -> Iterator[bytes]:
+        """GET bytes, piece by piece; raises as `get` does."""
+        try:
+            with self._http.stream("GET", path) as response:
+                if response.status_code >= 400:
+                    response.read()
+                _refuse(response)
+                yield from response.iter_bytes()
+        except httpx2.TransportError as exc:
+            raise self._unreachable(exc) from None
+
+    def _unreachable(self, exc: Exception) -> ApiUnreachable:
+        return ApiUnreachable(
+            f"The API does not answer at {self._url} ({type(exc).__name__}). Start the "
+            "embedded stack with `overline up`, or set OVERLINE_API_URL."
+        )
+
     def _answer(self, method: str, path: str, **request: Any) -> Any:
         try:
             response = self._http.request(method, path, **request)
         except httpx2.TransportError as exc:
-            raise ApiUnreachable(
-                f"The API does not answer at {self._url} ({type(exc).__name__}). Start the "
-                "embedded stack with `overline up`, or set OVERLINE_API_URL."
-            ) from None
+            raise self._unreachable(exc) from None
         _refuse(response)
         return response.json()
 
@@ -205,4 +227,8 @@ def _refuse(response: httpx2.Response) -> None:
         problem = response.json()
     except ValueError:
         problem = {"title": response.reason_phrase}
+    told = problem.get("error") if isinstance(problem, dict) else None
+    if isinstance(told, dict):
+        # A route that speaks OpenAI's words: the same things by other names.
+        problem = {"title": "Refused", "detail": told.get("message"), **told}
     raise ApiRefusal(response.status_code, problem if isinstance(problem, dict) else {})

@@ -28,7 +28,8 @@ def housekeeping(
     """Have a worker remove what is kept no longer, as it does itself four times a day.
 
     Journal, events and prompts of tasks that ended OVERLINE_KEEP_DAYS ago, answers of tools that
-    no task points to, payloads whose history is gone. Rows of the ledger are never removed.
+    no task points to, payloads whose history is gone, files past their time. Rows of the ledger
+    are never removed.
     """
     removed = asyncio.run(_run(load_settings(), dry_run, as_json))
     if as_json:
@@ -38,7 +39,8 @@ def housekeeping(
     console.print(
         f"{words}: {removed.chunks:,} journal chunks, {removed.events:,} events and "
         f"{removed.prompts:,} prompts of {removed.tasks:,} tasks; {removed.blobs:,} answers of "
-        f"tools; {removed.payloads:,} payloads; {removed.bytes:,} bytes of blobs"
+        f"tools; {removed.payloads:,} payloads; {removed.files:,} files; {removed.bytes:,} bytes "
+        "of blobs and files"
     )
 
 
@@ -56,7 +58,7 @@ async def _run(settings: Settings, dry_run: bool, as_json: bool) -> Removed:
 async def _result(client: Client, settings: Settings, dry_run: bool) -> Removed:
     removed: Removed = await client.execute_workflow(
         "Housekeeping",
-        HousekeepingInput(dry_run=dry_run),
+        HousekeepingInput(dry_run=dry_run, files=True),
         id="housekeeping-dry-run" if dry_run else "housekeeping-by-hand",
         task_queue=settings.task_queue,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,

@@ -16,6 +16,7 @@ class HousekeepingInput(Wire):
     """Input of `Housekeeping` and of each of its pieces."""
 
     dry_run: bool = False
+    files: bool = Field(default=False, description="Remove files past their time, too.")
     after: str = Field(default="", description="Where the piece before this one stopped.")
 
 
@@ -30,7 +31,8 @@ class Removed(Wire):
     prompts: int = Field(default=0, description="Prompts of theirs, in token ids.")
     blobs: int = Field(default=0, description="Answers of tools that no task points to.")
     payloads: int = Field(default=0, description="Payloads whose history is gone.")
-    bytes: int = Field(default=0, description="Bytes of blobs and payloads.")
+    files: int = Field(default=0, description="Files past their time.")
+    bytes: int = Field(default=0, description="Bytes of blobs, payloads and files.")
 
     def plus(self, other: Removed) -> Removed:
         """Return both together."""

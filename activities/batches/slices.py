@@ -1,0 +1,193 @@
+"""One slice of a batch: line after line, each made by the fast lane and written down once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from activities.batches.surface import Surface
+from activities.batches.verdicts import Again, verdict
+from activities.dependencies import Dependencies
+from activities.lane.lane import FastLane
+from inference.usage import TokenUsage
+from observability.metrics import record_batch_line
+from store import batch_lines
+from store.batch_lines import EndedLine, Postponed, TakenLine
+from store.batches import BatchWork
+from store.errors import DatabaseUnavailable
+from store.identity import Origin
+from workflows.contracts.batch import LinesDone, LinesInput
+from workflows.contracts.call import CallSpec
+from workflows.errors import KeyRefused, Unauthenticated
+
+__all__ = ["Slice", "line_id"]
+
+#: Whoever is not a batch waits for an engine's slot no longer than this, and the line it is at.
+SECONDS = 5.0
+MOST_LINES = 100
+
+
+def line_id(batch_id: UUID, line: int) -> str:
+    """Return the id of a line's request."""
+    return f"batch_req_{batch_id.hex}_{line}"
+
+
+@dataclass
+class Slice:
+    """Some seconds of one slot.
+
+    Attributes:
+        work: The batch, with its key as it is today.
+        stopping: Set when no further line is to be begun.
+    """
+
+    deps: Dependencies
+    lane: FastLane
+    surface: Surface
+    asked: LinesInput
+    work: BatchWork
+    stopping: asyncio.Event
+
+    async def run(self) -> LinesDone:
+        """Work until the seconds are over, nothing is left, or something is to be waited for.
+
+        Raises:
+            DatabaseUnavailable: Postgres is away; the line it was at is taken up again.
+        """
+        until = time.monotonic() + SECONDS
+        answered = failed = 0
+        before: EndedLine | Postponed | None = None
+        while True:
+            taken = await batch_lines.take_line(
+                self.deps.db,
+                self.asked.tenant.organisation_id,
+                self.asked.batch_id,
+                deployment_class=self.asked.deployment_class,
+                slot=self.asked.slot,
+                before=before,
+            )
+            if not isinstance(taken, TakenLine):
+                return LinesDone(
+                    answered=answered,
+                    failed=failed,
+                    over=taken is None,
+                    wait_s=taken,
+                    reason="" if taken is None else "lines that are tried again",
+                )
+            before, again = await self._line(taken)
+            answered += isinstance(before, EndedLine) and before.state == "answered"
+            failed += isinstance(before, EndedLine) and before.state == "failed"
+            waits = again is not None and again.everybody
+            enough = time.monotonic() >= until or answered + failed >= MOST_LINES
+            if waits or enough or self.stopping.is_set():
+                await self._write(before)
+                return LinesDone(
+                    answered=answered,
+                    failed=failed,
+                    wait_s=again.after_s if again is not None and waits else None,
+                    reason=again.reason if again is not None and waits else "",
+                )
+
+    async def _write(self, done: EndedLine | Postponed) -> None:
+        await batch_lines.write_line(
+            self.deps.db,
+            self.asked.tenant.organisation_id,
+            self.asked.batch_id,
+            self.asked.slot,
+            done,
+        )
+
+    async def _line(self, taken: TakenLine) -> tuple[EndedLine | Postponed, Again | None]:
+        try:
+            done = await self._made(taken)
+        except DatabaseUnavailable:
+            # Whether it was opened is not known; asked again under the same key, it is made once.
+            raise
+        except Unauthenticated:
+            gone = KeyRefused("The key that submitted this batch is not valid any more.")
+            return self._failed(taken, gone), None
+        except Exception as error:
+            again = verdict(
+                error, tries=taken.tries, strikes=taken.strikes, on_budget=self.work.on_budget
+            )
+            if again is None:
+                return self._failed(taken, error), None
+            record_batch_line("postponed")
+            return Postponed(taken.line, again.after_s, again.tried, again.strike), again
+        record_batch_line("answered")
+        return done, None
+
+    async def _made(self, taken: TakenLine) -> EndedLine:
+        """Make a line's call, or find it made.
+
+        Raises:
+            Exception: It failed, or was refused.
+        """
+        body = json.loads(taken.body)["body"]
+        call = self.surface.read(self.work.endpoint, body)
+        spec = _tagged(call.spec, self.asked.batch_id, self.work.metadata)
+        how: dict[str, Any] = {
+            "key_id": self.work.key_id,
+            "key_digest": self.work.key_digest,
+            "origin": Origin(self.work.address, self.work.endpoint),
+            # One call however often this line is taken up; the next one only after it has failed.
+            "idempotency_key": f"batch:{self.asked.batch_id}:{taken.line}:{taken.tries}",
+            "request_digest": f"batch:{self.asked.batch_id}:{taken.line}",
+        }
+        if call.texts is not None:
+            vectors = await self.lane.embed(spec, call.texts, **how)
+            used = TokenUsage(prompt_tokens=vectors.tokens)
+            return self._answered(taken, vectors, call.document(vectors), used)
+        made = await self.lane.open(spec, cache="auto", **how)
+        async for _ in made.pieces():
+            pass
+        return self._answered(taken, made, call.document(made), made.used)
+
+    def _answered(
+        self, taken: TakenLine, made: Any, document: dict[str, Any], used: TokenUsage
+    ) -> EndedLine:
+        written = {
+            "id": line_id(self.asked.batch_id, taken.line),
+            "custom_id": taken.custom_id,
+            "response": {"status_code": 200, "request_id": str(made.task_id), "body": document},
+            "error": None,
+        }
+        return EndedLine(
+            taken.line,
+            "answered",
+            msgspec.json.encode(written),
+            prompt_tokens=used.prompt_tokens,
+            cached_tokens=used.cached_tokens,
+            completion_tokens=used.completion_tokens,
+            reasoning_tokens=used.reasoning_tokens,
+            billed_usd=made.billed_usd,
+        )
+
+    def _failed(self, taken: TakenLine, error: Exception) -> EndedLine:
+        own_id = line_id(self.asked.batch_id, taken.line)
+        told = self.surface.told(error, own_id)
+        written = {
+            "id": own_id,
+            "custom_id": taken.custom_id,
+            "response": {
+                "status_code": told.status,
+                "request_id": own_id,
+                "body": told.document,
+            },
+            "error": None,
+        }
+        record_batch_line("failed")
+        return EndedLine(taken.line, "failed", msgspec.json.encode(written))
+
+
+def _tagged(spec: CallSpec, batch_id: UUID, metadata: dict[str, str]) -> CallSpec:
+    """Return a call with the tags that lead from the ledger to its batch."""
+    tags = {**metadata, **spec.tags, "batch": f"batch_{batch_id.hex}"}
+    return dataclasses.replace(spec, tags=tags)

@@ -14,7 +14,7 @@ from activities.rate import rate_limited
 from activities.webhooks import announce
 from observability.metrics import record_refusal, record_settlement, record_task
 from observability.spans import current_trace_id
-from store import money, tasks
+from store import money, steering, tasks
 from store.pricing import models_of, worst_case_usd
 from store.refusals import Refusal
 from workflows.contracts import (
@@ -26,13 +26,11 @@ from workflows.contracts import (
     TaskStatus,
     Usage,
 )
-from workflows.errors import BudgetExceeded, KeyRefused, TokenLimitReached
+from workflows.errors import BudgetExceeded, KeyRefused, OverlineError, TokenLimitReached
 
 __all__ = ["Gateway"]
 
 _CHARS_PER_TOKEN = 4
-# How often a task that waits for its budget looks whether it was raised.
-_BUDGET_AGAIN = timedelta(seconds=10)
 
 
 class Gateway:
@@ -48,8 +46,9 @@ class Gateway:
 
         Raises:
             ApplicationError: `BudgetExceeded` with the numbers, `TokenLimitReached`, or
-                `KeyRefused`; not retried, but for what a child's relatives hold. `RateLimited`,
-                tried again when there is room.
+                `KeyRefused`; not retried, but for what a child's relatives hold. With `paused`
+                in its facts, the task waits for the budget. `RateLimited`, tried again when there
+                is room.
         """
         catalogue = await self._deps.catalogue.read()
         models = models_of(catalogue, call.route, call.model)
@@ -78,16 +77,34 @@ class Gateway:
                 raise ApplicationError(
                     refusal.message, type=refusal.type(), category=ApplicationErrorCategory.BENIGN
                 )
-            if call.on_budget == "wait" and _may_be_raised(verdict):
-                raise ApplicationError(
-                    refusal.message,
-                    refusal.facts,
-                    type=refusal.type(),
-                    next_retry_delay=_BUDGET_AGAIN,
-                    category=ApplicationErrorCategory.BENIGN,
-                )
+            if _may_be_raised(verdict) and _pauses(call, verdict):
+                raise await self._paused(call, verdict, refusal)
             raise refusal
+        if activity.info().attempt > 1:
+            # An attempt before this one may have paused the task, and died before it said so.
+            await steering.stop_waiting(self._deps.db, call.tenant.organisation_id, call.task_id)
         return Admission(held_usd=amount, usual_output_tokens=verdict.usual_output_tokens)
+
+    async def _paused(
+        self, call: AdmitInput, verdict: Refusal, refusal: OverlineError
+    ) -> OverlineError | ApplicationError:
+        """Pause the task until the budget has room, and return what its workflow is told."""
+        waiting = await steering.wait_for_budget(
+            self._deps.db,
+            call.tenant.organisation_id,
+            call.task_id,
+            needed_usd=verdict.needed_usd,
+            scope=verdict.scope,
+        )
+        if waiting.number is None:
+            return refusal
+        return ApplicationError(
+            refusal.message,
+            refusal.facts | {"paused": waiting.number},
+            type=refusal.type(),
+            non_retryable=True,
+            category=ApplicationErrorCategory.BENIGN,
+        )
 
     @activity.defn(name="gateway.settle")
     @typed_failures
@@ -182,6 +199,12 @@ def _final(status: TaskStatus) -> Literal["succeeded", "failed", "cancelled"]:
 def _may_be_raised(refusal: Refusal) -> bool:
     """Tell whether a refusal is of a budget that outlives the task, and may get more."""
     return refusal.code == "budget_exceeded" and refusal.scope not in ("task", "parent")
+
+
+def _pauses(call: AdmitInput, refusal: Refusal) -> bool:
+    """Tell whether a task waits: by default only one that has begun, be it with its parent."""
+    begun = call.step > 1 or refusal.patient
+    return call.on_budget == "wait" or (call.on_budget == "pause" and begun)
 
 
 def _limited(refusal: Refusal) -> ApplicationError:

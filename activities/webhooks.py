@@ -1,4 +1,4 @@
-"""Telling somebody of a task's end: one signed POST, and a note of what came of it.
+"""Telling somebody of a task's end, or of a budget: one signed POST, and a note of what came of it.
 
 The headers are those of Standard Webhooks. The id is the delivery's, whatever attempt it is: a
 worker that dies between the POST and its note says the same again under the same id.
@@ -37,7 +37,7 @@ from activities.heartbeats import heartbeats
 from activities.registered_tools import destination_of
 from activities.secrets import SecretMissing, Secrets
 from store import webhooks
-from store.webhooks import EndedTask
+from store.webhooks import EndedTask, Warned
 from workflows import policies
 from workflows.client import SEARCH_ORGANISATION, SEARCH_TEAM
 from workflows.contracts import (
@@ -108,13 +108,13 @@ class Webhooks:
         """Note that it was given up, if it has not ended in another way."""
         return await self._end(delivery, "failed")
 
-    async def _post(self, delivery: DeliverInput, task: EndedTask) -> int:
+    async def _post(self, delivery: DeliverInput, task: EndedTask | Warned) -> int:
         """Send it, and return the status of an answer that ends the matter."""
         try:
             destination = destination_of({"url": task.url})
         except httpx2.InvalidURL:
             raise EgressRefused("the address cannot be read") from None
-        body = body_of(task, link=f"{self._deps.settings.api_url.rstrip('/')}/v1/tasks")
+        body = body_of(task, link=f"{self._deps.settings.api_url.rstrip('/')}/v1")
         keys: tuple[bytes, ...] = ()
         if task.secret is not None:
             keys = self._secrets.signing_keys(
@@ -218,13 +218,16 @@ async def announce(deps: Dependencies, tenant: Tenant, task_id: UUID) -> None:
         )
 
 
-def body_of(task: EndedTask, *, link: str) -> bytes:
+def body_of(task: EndedTask | Warned, *, link: str) -> bytes:
     """Return what is said, in the words of `GET /v1/tasks/{task_id}`: the same for every attempt.
 
     Args:
-        task: The task that ended.
-        link: Where tasks are read.
+        task: The task that ended, or what else is told.
+        link: Where things are read.
     """
+    if isinstance(task, Warned):
+        about = {**task.said, "link": f"{link}/budgets/{task.said['budget_id']}"}
+        return _said(task.event, task.filed_at, about)
     short = task.answer is None or len(task.answer) <= INLINE_ANSWER_CHARS
     data: dict[str, Any] = {
         "task_id": str(task.task_id),
@@ -243,9 +246,13 @@ def body_of(task: EndedTask, *, link: str) -> bytes:
         "answer_chars": len(task.answer) if task.answer is not None else None,
         "user": task.user_id,
         "tags": task.tags,
-        "link": f"{link}/{task.task_id}",
+        "link": f"{link}/tasks/{task.task_id}",
     }
-    said = {"type": task.event, "timestamp": task.finished_at.isoformat(), "data": data}
+    return _said(task.event, task.finished_at, data)
+
+
+def _said(event: str, at: datetime, data: dict[str, Any]) -> bytes:
+    said = {"type": event, "timestamp": at.isoformat(), "data": data}
     return json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
 
 

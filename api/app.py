@@ -57,7 +57,7 @@ from api.routes import (
     webhooks,
 )
 from api.sessions import sweep_unsent_sessions
-from api.steering import sweep_unsent
+from api.steering import sweep_unsent, sweep_waiting
 from api.submission import sweep_unstarted
 from api.webhooks import sweep_webhooks
 from observability.http import fastapi_telemetry
@@ -114,6 +114,7 @@ def create_app(
         await parts.start()
         parts.run_in_background(sweep_unstarted(parts))
         parts.run_in_background(sweep_unsent(parts))
+        parts.run_in_background(sweep_waiting(parts))
         parts.run_in_background(sweep_untold(parts))
         parts.run_in_background(sweep_unsent_messages(parts))
         parts.run_in_background(sweep_unsent_sessions(parts))

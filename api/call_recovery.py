@@ -53,7 +53,8 @@ async def _hand_over(parts: Parts, orphan: calls.OrphanedCall) -> None:
     tenant = Tenant(
         organisation_id=orphan.organisation_id, team_id=orphan.team_id, key_id=orphan.key_id
     )
-    run_id = await Orchestrator(parts.temporal, parts.settings).start_once(
+    orchestrator = Orchestrator(parts.temporal, parts.settings)
+    run_id = await orchestrator.start_once(
         "CallTask",
         CallInput(tenant=tenant, task_id=orphan.task_id),
         task_id=orphan.task_id,
@@ -61,3 +62,5 @@ async def _hand_over(parts: Parts, orphan: calls.OrphanedCall) -> None:
         headline="a call whose process died",
     )
     await calls.hand_over(parts.database, orphan.organisation_id, orphan.task_id, run_id)
+    if await calls.end_is_wished(parts.database, orphan.organisation_id, orphan.task_id):
+        await orchestrator.cancel_task(orphan.task_id)

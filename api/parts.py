@@ -103,7 +103,7 @@ class Parts:
             self.lane = self.make_lane(settings, self._database)
             await self.lane.start()
         self.run_in_background(self.key_use.write(self._database))
-        self._hub = EventHub(url)
+        self._hub = EventHub(url, None if self.lane is None else self.lane.cancel)
         self._feeds = Feeds(self._database, self._hub)
         await self._hub.start()
         self._temporal = await Client.connect(

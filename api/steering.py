@@ -8,6 +8,7 @@ Wishes have numbers, so one that arrives late does not undo a newer one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from store import steering
 from store.errors import StoreError
 from workflows import errors
 
-__all__ = ["steer", "sweep_unsent"]
+__all__ = ["let_go_on", "steer", "sweep_unsent", "sweep_waiting"]
 
 log = logging.getLogger("overline.api")
 
@@ -57,6 +58,29 @@ async def sweep_unsent(parts: Parts) -> None:
             except Exception as exc:
                 # One that cannot be sent must not keep the others from it.
                 log.warning("a wish could not be sent: %s", type(exc).__name__)
+
+
+async def let_go_on(parts: Parts, organisation_id: UUID | None = None) -> None:
+    """Let tasks go on that waited for a budget which has room again.
+
+    Args:
+        parts: Connections.
+        organisation_id: Only this one's, because its budgets were just changed.
+    """
+    for organisation, task_id in await steering.tasks_with_room(parts.database, organisation_id):
+        try:
+            await steer(parts, organisation, task_id, paused=False)
+        except (ProblemError, StoreError):
+            # It ended meanwhile, or is found again.
+            continue
+
+
+async def sweep_waiting(parts: Parts) -> None:
+    """Let go on what waits for a budget that has room again; runs for ever."""
+    while True:
+        await asyncio.sleep(_SWEEP_EVERY_S)
+        with contextlib.suppress(StoreError):
+            await let_go_on(parts)
 
 
 async def _send(parts: Parts, wish: steering.Wish) -> None:

@@ -17,6 +17,8 @@ from api.task_views import (
     ForkView,
     MapProgress,
     ModelCallView,
+    PauseReason,
+    SpentBudget,
     StepView,
     TaskLinks,
     TaskSummary,
@@ -145,10 +147,21 @@ def _summary(record: tasks.Task) -> dict[str, Any]:
         "created_at": record.created_at,
         "finished_at": record.finished_at,
         "paused_at": record.paused_at if record.finished_at is None else None,
+        "pause_reason": _pause_reason(record),
         "steps": record.steps,
         "cost_usd": record.billed_usd,
         "preview": _preview(record.input),
     }
+
+
+def _pause_reason(record: tasks.Task) -> PauseReason | None:
+    if record.paused_at is None or record.finished_at is not None:
+        return None
+    told = dict(record.pause_reason or {})
+    if told.pop("reason", None) is None:
+        return PauseReason(reason="asked")
+    budget = dict.fromkeys(SpentBudget.model_fields) | {"id": told.pop("budget_id", None)} | told
+    return PauseReason(reason="budget_exhausted", budget=SpentBudget.model_validate(budget))
 
 
 def _preview(request: Mapping[str, Any]) -> str:

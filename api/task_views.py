@@ -71,6 +71,29 @@ class TurnLink(View):
     number: int = Field(description="Number of the message it answers.", ge=1)
 
 
+class SpentBudget(View):
+    """The budget that a task waits for, as it stood when the task paused."""
+
+    id: UUID | None = Field(description="Id of the budget, as under `/v1/budgets`.")
+    scope: str = Field(description="What kind of subject has it.")
+    subject: str | None = Field(description="Who.")
+    window: str | None = Field(description="The period, such as `2026-12`, or `total`.")
+    limit_usd: Usd | None = Field(description="Its limit, in USD.")
+    spent_usd: Usd | None = Field(description="Charged, in USD.")
+    held_usd: Usd | None = Field(description="Reserved by calls in flight, in USD.")
+    needed_usd: Usd = Field(description="What the next call may cost, in USD.")
+
+
+class PauseReason(View):
+    """Why a task is paused."""
+
+    reason: Literal["asked", "budget_exhausted"] = Field(
+        description="`asked`: somebody paused it, and `resume` lets it go on. `budget_exhausted`: "
+        "it goes on by itself when the budget is raised or its next period begins."
+    )
+    budget: SpentBudget | None = Field(default=None, description="The budget, if it waits for one.")
+
+
 class TaskSummary(View):
     """A task in a list."""
 
@@ -89,6 +112,7 @@ class TaskSummary(View):
     paused_at: datetime | None = Field(
         description="Since when it is to pause, RFC 3339 in UTC; the step that runs is finished."
     )
+    pause_reason: PauseReason | None = Field(description="Why it is paused, if it is.")
     steps: int = Field(description="Steps begun so far, inherited ones too.", ge=0)
     cost_usd: Usd = Field(description="Billed so far, in USD.")
     preview: str = Field(description="First 80 characters of what was asked.")

@@ -6,7 +6,8 @@ times. Nothing of what a task says or was asked is among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from api.steering_views import Why, WhyReason
 from api.why_known import CODES, Known, say, since
@@ -67,7 +68,9 @@ def _reasons(known: Known) -> Iterator[WhyReason]:
 
 
 def _in_the_way(known: Known, look: WorkflowLook) -> Iterator[WhyReason]:
-    if known.status == "paused":
+    if known.status == "paused" and known.spent is not None:
+        yield _spent(known, known.spent)
+    elif known.status == "paused":
         running = bool(look.activities)
         yield say(
             "paused",
@@ -107,6 +110,25 @@ def _in_the_way(known: Known, look: WorkflowLook) -> Iterator[WhyReason]:
             )
     if any(each.name == "generation.generate" for each in look.activities):
         yield from _engine(known)
+
+
+def _spent(known: Known, budget: Mapping[str, Any]) -> WhyReason:
+    whose = " ".join(filter(None, (budget["scope"], budget.get("subject"))))
+    figures = (
+        f" of ${budget['limit_usd']}, ${budget['spent_usd']} is spent and ${budget['held_usd']} "
+        "held"
+        if "limit_usd" in budget
+        else " is spent"
+    )
+    return say(
+        "budget_exhausted",
+        f"It is paused after step {known.progress.step}: its next call may cost up to "
+        f"${budget['needed_usd']}, but the budget of {whose}{figures}.",
+        "Raise it, `overline budget set`: the task then goes on within seconds, as it does when a "
+        "new period begins.",
+        step=known.progress.step,
+        **{name: value for name, value in budget.items() if name != "reason"},
+    )
 
 
 def _retrying(known: Known, activity: PendingActivity) -> WhyReason:

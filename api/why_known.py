@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 from api.steering_views import WhyReason
 from api.workflow_look import WorkflowLook
@@ -19,6 +20,7 @@ CODES = (
     "orchestrator_down",
     "not_started",
     "ended_outside",
+    "budget_exhausted",
     "paused",
     "no_worker",
     "version_unserved",
@@ -52,6 +54,7 @@ class Known:
         temporal: Whether Temporal answered.
         engine: What the last look at the engine said; None: it was ready.
         deadline_seconds: The task's own limit.
+        spent: The budget that it is paused for, in numbers; None: it waits for none.
         approvals: Tool calls that wait for a person: step and tool.
     """
 
@@ -65,6 +68,7 @@ class Known:
     engine: str | None
     error: Mapping[str, object] | None = None
     deadline_seconds: int | None = None
+    spent: Mapping[str, Any] | None = None
     approvals: tuple[tuple[int, str], ...] = ()
     task_id: str = field(default="")
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from store.database import Database
+from store.text import jsonb
 
 __all__ = [
     "Budget",
@@ -38,6 +39,7 @@ class Budget:
         window: the current day, week or month; `total`.
         cap_usd: None: counted and not limited.
         hard: it refuses; else it warns.
+        webhook_url: who is told when a soft one is passed.
     """
 
     budget_id: UUID | None
@@ -53,6 +55,7 @@ class Budget:
     held_usd: Decimal
     overage_usd: Decimal
     warned_at: datetime | None
+    webhook_url: str | None
 
     @property
     def left_usd(self) -> Decimal | None:
@@ -76,7 +79,7 @@ class BudgetShare:
 _LIST = """
 select g.budget_id, null::uuid as rule_id, g.scope, g.scope_id::text as subject,
        'total' as period, 'UTC' as time_zone, 'total' as "window", true as hard, g.cap_usd,
-       g.spent_usd, g.held_usd, g.overage_usd, g.warned_at
+       g.spent_usd, g.held_usd, g.overage_usd, g.warned_at, null as webhook_url
   from budgets g
  where g.organisation_id = %(organisation)s and g.window_key = '' and g.scope <> 'task'
 union all
@@ -84,7 +87,7 @@ select g.budget_id, r.rule_id, r.scope,
        coalesce(substring(g.window_key from '^(.*)[|][^|]*$'), r.subject), r.period, r.time_zone,
        budget_window(r.period, r.time_zone, now()), r.hard,
        coalesce(g.cap_usd, r.cap_usd), coalesce(g.spent_usd, 0), coalesce(g.held_usd, 0),
-       coalesce(g.overage_usd, 0), g.warned_at
+       coalesce(g.overage_usd, 0), g.warned_at, r.webhook ->> 'url'
   from budget_rules r
   left join budgets g
     on g.organisation_id = r.organisation_id and g.scope_id = r.rule_id
@@ -106,8 +109,12 @@ async def set_rule(
     time_zone: str,
     cap_usd: Decimal,
     hard: bool,
+    webhook: dict[str, Any] | None = None,
 ) -> UUID | None:
     """Sets a budget, or changes the cap of one; the change is in the audit log.
+
+    Args:
+        webhook: who is told that a soft one is passed: `url` and `secret`.
 
     Returns:
         The rule's id; None: the organisation has no such team or key.
@@ -115,8 +122,8 @@ async def set_rule(
     rows = await db.call(
         organisation_id,
         "set_budget_rule",
-        "%s, %s, %s, %s, %s, %s, %s",
-        (actor, scope, subject, period, time_zone, cap_usd, hard),
+        "%s, %s, %s, %s, %s, %s, %s, %s",
+        (actor, scope, subject, period, time_zone, cap_usd, hard, jsonb(webhook)),
     )
     made: UUID | None = rows[0]["f"]
     return made

@@ -34,9 +34,11 @@ __all__ = [
     "WrongScope",
     "abandon",
     "begun_candidate",
+    "calls_to_end",
     "close_call",
     "disown",
     "end_call",
+    "end_is_wished",
     "forget_process",
     "hand_over",
     "next_candidate",
@@ -44,6 +46,7 @@ __all__ = [
     "orphaned_calls",
     "read_call",
     "renew_process",
+    "wish_end",
 ]
 
 
@@ -500,3 +503,29 @@ async def orphaned_calls(db: Database, *, limit: int = 100) -> list[OrphanedCall
 async def hand_over(db: Database, organisation_id: UUID, task_id: UUID, run_id: str) -> None:
     """Notes that a call is its workflow's now."""
     await db.call(organisation_id, "hand_over_call", "%s, %s", (task_id, run_id))
+
+
+async def wish_end(
+    db: Database, organisation_id: UUID, task_id: UUID
+) -> Literal["process", "workflow"] | None:
+    """Asks a call to end; says whose it is to do so, or None: it has ended."""
+    rows = await db.call(organisation_id, "wish_call_ended", "%s", (task_id,))
+    whose: Literal["process", "workflow"] | None = rows[0]["f"]
+    return whose
+
+
+async def end_is_wished(db: Database, organisation_id: UUID, task_id: UUID) -> bool:
+    """Whether a call was asked to end."""
+    rows = await db.run(
+        organisation_id,
+        "select end_wished_at is not null as wished from calls"
+        " where organisation_id = %s and task_id = %s",
+        (organisation_id, task_id),
+    )
+    return bool(rows and rows[0]["wished"])
+
+
+async def calls_to_end(db: Database, process_id: UUID) -> list[UUID]:
+    """Calls of a process that were asked to end."""
+    rows = await db.run_untenanted("select task_id from calls_to_end(%s)", (process_id,))
+    return [row["task_id"] for row in rows]

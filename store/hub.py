@@ -1,4 +1,4 @@
-"""Wakes readers of task events: one LISTEN connection per process.
+"""Wakes readers of task events, and tells of calls that are to end: one connection that listens.
 
 A notification only says that there is something new; readers look for themselves from the last
 number they saw. So a lost notification costs time, never an event, and after every reconnection
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from uuid import UUID
 
 import psycopg
 
 _CHANNEL = "overline_task"
+_CALLS = "overline_call"
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
@@ -51,13 +52,15 @@ class Wake:
 class EventHub:
     """Listens once, wakes many; reconnects by itself."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, to_end: Callable[[UUID], object] | None = None) -> None:
         """Prepares; `start` connects.
 
         Args:
             url: a direct connection (a transaction pooler cannot LISTEN).
+            to_end: is told of every call that somebody asked to end.
         """
         self._url = url
+        self._to_end = to_end
         self._wakes: dict[str, set[Wake]] = {}
         self._task: asyncio.Task[None] | None = None
         self._listening = asyncio.Event()
@@ -114,10 +117,15 @@ class EventHub:
                     keepalives_count=3,
                 ) as connection:
                     await connection.execute(f"listen {_CHANNEL}")
+                    if self._to_end is not None:
+                        await connection.execute(f"listen {_CALLS}")
                     pause = _FIRST_PAUSE_S
                     self._listening.set()
                     self._ring_all()
                     async for notice in connection.notifies():
+                        if notice.channel == _CALLS and self._to_end is not None:
+                            self._to_end(UUID(notice.payload))
+                            continue
                         for wake in self._wakes.get(notice.payload, ()):
                             wake.ring()
             except psycopg.Error:

@@ -1,14 +1,30 @@
-"""Wishes that a task pauses or goes on: noted with the row, then sent to its workflow."""
+"""Wishes that a task pauses or goes on: noted with the row, then sent to its workflow.
+
+A task whose next call a budget does not cover pauses itself, until there is room.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 from store.database import Database
 
-__all__ = ["Steered", "Wish", "mark_sent", "steer_task", "unsent_of_tree", "unsent_wishes"]
+__all__ = [
+    "Steered",
+    "Waiting",
+    "Wish",
+    "mark_sent",
+    "steer_task",
+    "stop_waiting",
+    "tasks_with_room",
+    "unsent_of_tree",
+    "unsent_wishes",
+    "wait_for_budget",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +62,60 @@ async def steer_task(
     """
     rows = await db.call(organisation_id, "steer_task", "%s, %s", (task_id, paused))
     return Steered(**rows[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A task that is paused until a budget has room.
+
+    Attributes:
+        number: Number of its newest wish; None when it has ended.
+        reason: Which budget, in numbers; None when a person paused it at the same time.
+    """
+
+    number: int | None
+    reason: dict[str, Any] | None
+
+
+async def wait_for_budget(
+    db: Database, organisation_id: UUID, task_id: UUID, *, needed_usd: Decimal, scope: str
+) -> Waiting:
+    """Pauses a task whose next call a budget does not cover, with its event, once.
+
+    Raises:
+        NotFound: the organisation has no such task.
+    """
+    rows = await db.call(
+        organisation_id, "wait_for_budget", "%s, %s, %s", (task_id, needed_usd, scope)
+    )
+    return Waiting(**rows[0])
+
+
+async def stop_waiting(db: Database, organisation_id: UUID, task_id: UUID) -> None:
+    """Lets a task go on that waits for a budget, if it does: it has found room by itself."""
+    await db.run(
+        organisation_id,
+        "select s.* from budget_waits w cross join lateral"
+        " steer_task(w.organisation_id, w.task_id, false) s"
+        " where w.organisation_id = %s and w.task_id = %s and w.since is not null",
+        (organisation_id, task_id),
+    )
+
+
+async def tasks_with_room(
+    db: Database, organisation_id: UUID | None = None, *, limit: int = 100
+) -> list[tuple[UUID, UUID]]:
+    """Waiting tasks whose budgets have room again, each with its organisation, oldest first.
+
+    Args:
+        db: the database.
+        organisation_id: only of this one, and at once: its budgets were just changed.
+        limit: most of them.
+    """
+    rows = await db.run_untenanted(
+        "select * from tasks_with_room(%s, %s)", (organisation_id, limit)
+    )
+    return [(row["organisation_id"], row["task_id"]) for row in rows]
 
 
 async def unsent_of_tree(db: Database, organisation_id: UUID, task_id: UUID) -> list[Wish]:

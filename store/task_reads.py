@@ -44,6 +44,7 @@ class Task:
     started_at: datetime | None
     finished_at: datetime | None
     paused_at: datetime | None
+    pause_reason: dict[str, Any] | None
     kind: str
     parent_task_id: UUID | None
     parent_step: int | None
@@ -186,9 +187,15 @@ def _columns(record: type, without: tuple[str, ...] = ()) -> str:
 
 # Paused is a wish beside the state, and what a reader wants to know first.
 _PAUSED = "paused_at is not null and finished_at is null"
+_REASON = (
+    f"case when {_PAUSED} then (select w.reason from budget_waits w"
+    " where w.organisation_id = tasks.organisation_id and w.task_id = tasks.task_id"
+    " and w.since is not null) end"
+)
 _TASK = (
     _columns(Task)
     .replace("user_id as user", 'user_id as "user"')
+    .replace(" pause_reason,", f" {_REASON} as pause_reason,")
     .replace(" status,", f" case when {_PAUSED} then 'paused' else status end as status,")
 )
 _CALL = _columns(CallRecord)

@@ -1,6 +1,6 @@
-"""Webhook deliveries: who is to be told of a task's end, and what came of each attempt.
+"""Webhook deliveries: who is to be told of a task's end, or that a budget is passed.
 
-The rows are filed by a trigger, in the transaction that ends a task.
+The rows are filed by triggers, in the transaction that ends the task, or warns.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ __all__ = [
     "Delivery",
     "EndedTask",
     "Unstarted",
+    "Warned",
     "begin_attempt",
     "end_delivery",
     "get_delivery",
@@ -24,6 +25,7 @@ __all__ = [
     "list_deliveries",
     "mark_started",
     "note_failure",
+    "of_budget",
     "of_task_unstarted",
     "redeliver",
     "unstarted",
@@ -84,6 +86,24 @@ class EndedTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Warned:
+    """What a delivery says that is not about a task's end.
+
+    Attributes:
+        secret: name of the secret it is signed with.
+        attempts: which attempt this is.
+        said: what happened.
+    """
+
+    event: str
+    url: str
+    secret: str | None
+    attempts: int
+    said: dict[str, Any]
+    filed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Unstarted:
     """A delivery that no workflow is known to work at."""
 
@@ -91,6 +111,7 @@ class Unstarted:
     delivery_id: UUID
 
 
+_MOST_TOLD = 20
 _COLUMNS = ", ".join(Delivery.__dataclass_fields__)
 
 
@@ -128,10 +149,26 @@ async def is_own(db: Database, organisation_id: UUID, delivery_id: UUID) -> bool
     return bool(rows)
 
 
-async def begin_attempt(db: Database, organisation_id: UUID, delivery_id: UUID) -> EndedTask | None:
+async def of_budget(db: Database, organisation_id: UUID, rule_id: UUID) -> list[Delivery]:
+    """What was told of a budget, newest first."""
+    rows = await db.run(
+        organisation_id,
+        f"select {_COLUMNS} from webhook_deliveries where organisation_id = %s and rule_id = %s"
+        " order by delivery_id desc limit %s",
+        (organisation_id, rule_id, _MOST_TOLD),
+    )
+    return [Delivery(**row) for row in rows]
+
+
+async def begin_attempt(
+    db: Database, organisation_id: UUID, delivery_id: UUID
+) -> EndedTask | Warned | None:
     """Counts an attempt and says what to send; None when there is nothing to send any more."""
     rows = await db.call(organisation_id, "begin_webhook", "%s", (delivery_id,))
-    return EndedTask(**rows[0]) if rows else None
+    if not rows:
+        return None
+    kind = EndedTask if rows[0]["said"] is None else Warned
+    return kind(**{name: rows[0][name] for name in kind.__dataclass_fields__})
 
 
 async def end_delivery(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from workflows import policies
@@ -40,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.loop import Loop
     from workflows.output import no_answer_obeyed
     from workflows.permission import may_begin
+    from workflows.spent_budget import spent_budget
     from workflows.sub_agents import SubAgents
     from workflows.tool_calls import ToolCalls
     from workflows.waiting import wait_out
@@ -167,7 +168,17 @@ class AgentTask:
                 out_of_time=self._out_of_time,
                 may_go_on=self._may_go_on,
             )
-            answered = await self._call.run()
+            try:
+                answered = await self._call.run()
+            except ActivityError as error:
+                spent = spent_budget(error)
+                if spent is None:
+                    raise
+                # Nothing of the step was begun; it is when there is room.
+                loop.step -= 1
+                self._steer(spent.number, paused=True)
+                workflow.set_current_details(f"{loop.text}\npaused: {spent.message}")
+                continue
             loop.spoke(
                 digest=answered.digest,
                 chars=answered.chars,

@@ -1,4 +1,4 @@
-"""`DeliverWebhook`: tells somebody of a task's end, again and again until they have it.
+"""`DeliverWebhook`: tells of a task's end or of a budget, again and again until it is heard.
 
 One activity, which Temporal retries for about a day, and one that says so when it was given up.
 """
@@ -34,7 +34,7 @@ class DeliverWebhook:
                 "webhooks.deliver",
                 delivery,
                 result_type=DeliverOutcome,
-                summary="tell of the task's end",
+                summary="tell whoever asked to be told",
                 **policies.WEBHOOK,
             )
             return outcome

@@ -380,6 +380,7 @@ class FastLane:
                 self._renewed_once.set()
                 self._steady_since = self._steady_since or time.monotonic()
                 await self._settle_doubts()
+                await self._end_as_wished()
             except StoreError:
                 self._steady_since = None
                 await asyncio.sleep(0.2)
@@ -435,6 +436,12 @@ def _kept(
 def _longest(spec: CallSpec, option: Option) -> int | None:
     """Return the longest answer that was asked for, all choices together; None: not said."""
     return None if spec.longest is None else option.longest(spec) * spec.choices
+
+    async def _end_as_wished(self) -> None:
+        """End what was asked to end, if this process was not told when it was asked."""
+        if self.live:
+            for task_id in await calls.calls_to_end(self.deps.db, self.process_id):
+                self.cancel(task_id)
 
 
 def _refused(refusal: Refusal) -> OverlineError:

@@ -31,10 +31,16 @@ def set_budget(
     period: Annotated[str, typer.Option(help="day, week, month or total.")] = "month",
     time_zone: Annotated[str, typer.Option(help="IANA time zone in which periods begin.")] = "UTC",
     soft: Annotated[bool, typer.Option("--soft", help="Warn instead of refusing.")] = False,
+    webhook: Annotated[
+        str | None, typer.Option(help="Who is told when a soft one is passed: an address.")
+    ] = None,
+    webhook_secret: Annotated[
+        str | None, typer.Option(help="Name of the operator's secret that signs it.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Set a budget, or give the one there is another cap."""
-    body = {
+    body: dict[str, Any] = {
         "scope": scope,
         "subject": of,
         "period": period,
@@ -42,6 +48,8 @@ def set_budget(
         "cap_usd": cap_usd,
         "hard": not soft,
     }
+    if webhook is not None:
+        body["webhook"] = {"url": webhook, "secret": webhook_secret}
     with friendly(as_json), ApiClient(load_settings()) as api:
         made = api.post("/v1/budgets", body)
     if as_json:

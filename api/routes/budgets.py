@@ -15,8 +15,11 @@ from api.authentication import AdminCaller, SpendCaller, parts_of
 from api.openapi import answers
 from api.parts import Parts
 from api.problems import not_found
+from api.routes.webhooks import DeliveryView, delivery_view
+from api.steering import let_go_on
 from api.task_views import Usd
-from store import budgets
+from store import budgets, webhooks
+from workflows.contracts.webhook import Receiver
 
 __all__ = ["router"]
 
@@ -44,6 +47,10 @@ class BudgetRequest(BaseModel):
     hard: bool = Field(
         default=True, description="Refuse what does not fit; else warn once a period."
     )
+    webhook: Receiver | None = Field(
+        default=None,
+        description="Of a budget that warns: who is told, once a period. Set anew each time.",
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> BudgetRequest:
@@ -51,6 +58,8 @@ class BudgetRequest(BaseModel):
             raise ValueError(f"say the subject: which {self.scope}")
         if self.scope == "tag" and "=" not in (self.subject or ""):
             raise ValueError("the subject of a tag is name=value")
+        if self.webhook is not None and self.hard:
+            raise ValueError("a webhook tells of a budget that warns: say hard: false")
         if self.time_zone not in available_timezones():
             raise ValueError("the time zone is none of the IANA's")
         return self
@@ -72,6 +81,7 @@ class BudgetView(BaseModel):
     spent_usd: Usd = Field(description="Charged in this window, in USD.")
     held_usd: Usd = Field(description="Reserved by calls in flight, in USD.")
     left_usd: Usd | None = Field(description="What may still be held, in USD.")
+    webhook_url: str | None = Field(description="Who is told when it is passed, if it is soft.")
     overage_usd: Usd = Field(description="Charged beyond holds, in USD; should be 0.")
     warned_at: datetime | None = Field(
         description="When it was first exceeded in this window, if it is soft; RFC 3339 in UTC."
@@ -107,6 +117,9 @@ class BudgetExplained(BaseModel):
         description="It; of a budget of each of many, one a subject."
     )
     by: tuple[ShareView, ...] = Field(description="By whom, most first; at most 100.")
+    told: tuple[DeliveryView, ...] = Field(
+        description="Deliveries of its webhook, newest first; at most 20."
+    )
 
 
 class RemovedBudget(BaseModel):
@@ -149,6 +162,10 @@ async def get_budget(caller: SpendCaller, parts: PartsOf, budget_id: UUID) -> Bu
             )
             for each in shares
         ),
+        told=tuple(
+            delivery_view(each)
+            for each in await webhooks.of_budget(db, caller.organisation_id, budget_id)
+        ),
     )
 
 
@@ -165,9 +182,11 @@ async def set_budget(caller: AdminCaller, parts: PartsOf, wanted: BudgetRequest)
         time_zone=wanted.time_zone,
         cap_usd=wanted.cap_usd,
         hard=wanted.hard,
+        webhook=wanted.webhook.model_dump(mode="json") if wanted.webhook else None,
     )
     if made is None:
         raise not_found(wanted.scope)
+    await let_go_on(parts, caller.organisation_id)
     return await get_budget(caller, parts, made)
 
 
@@ -179,6 +198,7 @@ async def remove_budget(caller: AdminCaller, parts: PartsOf, budget_id: UUID) ->
     )
     if not gone:
         raise not_found("budget")
+    await let_go_on(parts, caller.organisation_id)
     return RemovedBudget(id=budget_id)
 
 
@@ -198,5 +218,6 @@ def _view(budget: budgets.Budget) -> BudgetView:
             "left_usd": budget.left_usd,
             "overage_usd": budget.overage_usd,
             "warned_at": budget.warned_at,
+            "webhook_url": budget.webhook_url,
         }
     )

@@ -135,6 +135,7 @@ async def why_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Why:
             temporal=reached,
             engine=None if engine.ready else engine.detail,
             error=record.error,
+            spent=record.pause_reason,
             approvals=tuple((each.step, each.tool) for each in asked if each.decision is None),
             deadline_seconds=record.input.get("limits", {}).get("deadline_seconds"),
         )

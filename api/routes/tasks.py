@@ -8,11 +8,12 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Header, Query, Response
 
 from api.authentication import Caller, parts_of
+from api.call_endings import end_call
 from api.json_body import json_body, request_body
 from api.openapi import answers
 from api.orchestrator import Orchestrator, task_workflow_id, web_ui_url
 from api.parts import Parts
-from api.problems import ProblemError, not_found
+from api.problems import not_found
 from api.submission import submit
 from api.task_projection import Below, links_of, step_view, task_summary, task_view
 from api.task_views import Cancellation, StepList, TaskAccepted, TaskPage, TaskView
@@ -20,7 +21,6 @@ from api.webhooks import start_deliveries
 from settings import Settings
 from store import approvals, children, forks, maps, tasks
 from store.identity import Principal
-from workflows import errors
 from workflows.contracts import TaskRequest, TaskStatus
 
 __all__ = ["router"]
@@ -167,20 +167,18 @@ async def cancel_task(caller: Caller, parts: PartsOf, task_id: UUID) -> Cancella
         return Cancellation(
             id=task_id, status=status, requested=False, detail=f"It had {status.value} already."
         )
-    if record.kind == "call" and parts.lane is not None and parts.lane.cancel(task_id):
-        detail = "It was asked to end; what was made until now is billed."
-        return Cancellation(id=task_id, status=status, requested=True, detail=detail)
+    if record.kind == "call":
+        asked = await end_call(parts, caller.organisation_id, task_id)
+        detail = (
+            "It was asked to end; what was made until now is billed."
+            if asked
+            else "It has ended this moment."
+        )
+        return Cancellation(id=task_id, status=status, requested=asked, detail=detail)
     orchestrator = Orchestrator(parts.temporal, parts.settings)
     if await orchestrator.cancel_task(task_id):
         detail = "It was asked to end; `task.cancelled` follows in its events."
         return Cancellation(id=task_id, status=status, requested=True, detail=detail)
-    if record.kind == "call":
-        # Only the process that makes it can end it, and bill what was made.
-        raise ProblemError(
-            errors.Conflict,
-            "Another API process makes this call, or it is ending; it ends when its client closes "
-            "the connection.",
-        )
     # Accepted and never started, or ended this moment: there is nobody to ask, so the row ends.
     ended = await tasks.finish_task(
         parts.database,

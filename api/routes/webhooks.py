@@ -17,7 +17,7 @@ from api.webhooks import start_delivery
 from store import tasks, webhooks
 from workflows.contracts import WebhookEvent, WebhookState
 
-__all__ = ["router"]
+__all__ = ["DeliveryView", "delivery_view", "router"]
 
 router = APIRouter(tags=["tasks"])
 
@@ -41,7 +41,7 @@ class DeliveryView(BaseModel):
     last_status: int | None = Field(description="HTTP status of the newest answer.")
     last_error: str | None = Field(description="Why the newest attempt did not go well.")
     next_attempt_at: datetime | None = Field(description="When next, RFC 3339 in UTC.")
-    created_at: datetime = Field(description="When the task ended, RFC 3339 in UTC.")
+    created_at: datetime = Field(description="When it happened, RFC 3339 in UTC.")
     ended_at: datetime | None = Field(description="When it ended, RFC 3339 in UTC.")
 
 
@@ -61,7 +61,7 @@ async def list_deliveries(caller: Caller, parts: PartsOf, task_id: UUID) -> Deli
     if await tasks.get_task(parts.database, caller.organisation_id, task_id) is None:
         raise not_found("task")
     found = await webhooks.list_deliveries(parts.database, caller.organisation_id, task_id)
-    return DeliveryList(deliveries=tuple(_view(item) for item in found))
+    return DeliveryList(deliveries=tuple(delivery_view(item) for item in found))
 
 
 @router.post(
@@ -81,10 +81,11 @@ async def redeliver(
         raise not_found("delivery")
     if found.state == "pending":
         await start_delivery(parts, caller.organisation_id, delivery_id)
-    return _view(found)
+    return delivery_view(found)
 
 
-def _view(item: webhooks.Delivery) -> DeliveryView:
+def delivery_view(item: webhooks.Delivery) -> DeliveryView:
+    """Return a delivery as callers see it."""
     return DeliveryView.model_validate(
         {
             "id": item.delivery_id,

@@ -72,7 +72,7 @@ class AdmitInput(Call):
     model: str | None
     max_tokens: int
     prompt_chars: int = Field(default=0, description="About how long the prompt is.")
-    on_budget: Literal["fail", "wait"] = "fail"
+    on_budget: Literal["pause", "wait", "fail"] = "fail"
 
 
 class Admission(Wire):

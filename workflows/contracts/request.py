@@ -171,10 +171,11 @@ class Limits(Asked):
         decimal_places=9,
         description="Budget of the task, in USD; none means the budgets above it only.",
     )
-    on_budget: Literal["fail", "wait"] = Field(
-        default="fail",
-        description="When a budget above the task is spent in the middle of it: fail, or wait "
-        "until it is raised or its next period begins.",
+    on_budget: Literal["pause", "wait", "fail"] = Field(
+        default="pause",
+        description="When a budget above the task is spent: `pause` until it is raised or its next "
+        "period begins, if the task has begun, else fail; `wait`: pause before its first step, "
+        "too; `fail`: end.",
     )
 
 

@@ -13,13 +13,15 @@ from workflows.contracts.base import Asked, Wire
 __all__ = [
     "DeliverInput",
     "DeliverOutcome",
+    "Receiver",
     "Webhook",
     "WebhookEvent",
     "WebhookState",
     "webhook_workflow_id",
 ]
 
-WebhookEvent = Literal["task.succeeded", "task.failed", "task.cancelled"]
+TaskEnd = Literal["task.succeeded", "task.failed", "task.cancelled"]
+WebhookEvent = TaskEnd | Literal["budget.warning"]
 WebhookState = Literal["pending", "delivered", "failed", "gone"]
 
 
@@ -40,8 +42,8 @@ def _told_apart(url: str) -> str:
     return url
 
 
-class Webhook(Asked):
-    """Who is told when the task ends."""
+class Receiver(Asked):
+    """Who is told."""
 
     url: Annotated[
         str,
@@ -52,7 +54,12 @@ class Webhook(Asked):
         default=None,
         description="Name of a secret that the operator keeps; deliveries are signed with it.",
     )
-    events: tuple[WebhookEvent, ...] = Field(
+
+
+class Webhook(Receiver):
+    """Who is told when the task ends."""
+
+    events: tuple[TaskEnd, ...] = Field(
         default=("task.succeeded", "task.failed", "task.cancelled"),
         min_length=1,
         max_length=3,

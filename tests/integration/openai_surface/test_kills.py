@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
+from datetime import timedelta
 from typing import Any
 
 import httpx2
 import pytest
 
 from tests.integration.openai_surface.conftest import Replicas
+from tests.integration.openai_surface.test_money import settled
 from tests.integration.tasks.books import Books
-from tests.integration.tasks.caller import Caller
+from tests.integration.tasks.caller import Caller, say, words
 from tests.upstream import Served
 
 CALLS = 200
@@ -113,3 +116,49 @@ async def _over(caller: Caller, books: Books) -> list[dict[str, Any]]:
             return tasks
         await asyncio.sleep(0.1)
     raise AssertionError([task for task in tasks if not task["finished_at"]])
+
+
+@pytest.mark.timeout(120)
+async def test_a_call_is_ended_by_any_process_and_when_its_own_dies(
+    caller: Caller, replicas: Replicas, books: Books, upstream: Served
+) -> None:
+    await replicas.ready(0)
+    body = {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": say(words(400), pace_ms=20)}],
+        "stream": True,
+    }
+    headers = {"authorization": f"Bearer {caller.token}"}
+    tasks: list[str] = []
+    async with httpx2.AsyncClient(timeout=60, headers=headers) as http:
+        for frozen in (False, True):
+            with contextlib.suppress(httpx2.HTTPError):
+                async with http.stream(
+                    "POST", f"{replicas.urls[0]}/v1/chat/completions", json=body
+                ) as answer:
+                    tasks.append(answer.headers["x-overline-task"])
+                    seen = 0
+                    async for _ in answer.aiter_lines():
+                        seen += 1
+                        if seen == 20:
+                            if frozen:
+                                replicas.end(0, signal.SIGSTOP)
+                            # Asked of the stack's own process, which does not make it.
+                            assert (await caller.cancel(tasks[-1]))["requested"] is True
+                            if frozen:
+                                # It never heard of it: whoever takes the call over does.
+                                replicas.end(0, signal.SIGKILL)
+            if not frozen:
+                (row,) = await settled(books, caller, 1)
+                assert row["ended_at"] - row["started_at"] < timedelta(seconds=10)
+    replicas.gone(0)
+    replicas.start(0)
+    for task_id in tasks:
+        assert (await caller.ended(task_id))["status"] == "cancelled"
+    rows = books.ledger(*tasks)
+    assert {row["outcome"] for row in rows} <= {"cancelled", "lost"}
+    assert all(row["billed_usd"] > 0 for row in rows if row["outcome"] == "cancelled")
+    await books.assert_attempts_equal(rows)
+    books.assert_nothing_held(caller.organisation_id)
+    assert (await caller.cancel(tasks[0]))["requested"] is False
+    await replicas.ready(0)

@@ -210,32 +210,3 @@ async def test_a_task_waits_for_room_and_goes_on(stack: RunningStack, caller: Ca
         assert task["status"] in ("accepted", "running")
         await asyncio.sleep(0.1)
     assert task["answer"] == "at last"
-
-
-async def test_a_task_waits_until_its_budget_is_raised(stack: RunningStack, caller: Caller) -> None:
-    budget = {"scope": "key", "subject": str(caller.key_id), "period": "total"}
-    poor = await caller.http.post("/v1/budgets", json={**budget, "cap_usd": "0.000000001"})
-    assert poor.status_code == 200, poor.text
-    asked = {"input": say("at last"), "model": "scripted", "limits": {"on_budget": "wait"}}
-    task_id = (await caller.http.post("/v1/tasks", json=asked)).json()["id"]
-    for _ in range(200):
-        why = (await caller.http.get(f"/v1/tasks/{task_id}/why")).json()
-        waits = [each for each in why["reasons"] if each["code"] == "activity_retrying"]
-        if waits:
-            break
-        await asyncio.sleep(0.1)
-    assert waits[0]["facts"]["failure"] == "BudgetExceeded"
-    raised = await caller.http.post("/v1/budgets", json={**budget, "cap_usd": "1"})
-    assert raised.status_code == 200
-    for _ in range(300):
-        task = await caller.task(task_id)
-        if task["finished_at"] is not None:
-            break
-        await asyncio.sleep(0.1)
-    assert (task["status"], task["answer"]) == ("succeeded", "at last")
-    (shown,) = [
-        each
-        for each in (await caller.http.get("/v1/budgets")).json()["budgets"]
-        if each["id"] == raised.json()["budgets"][0]["id"]
-    ]
-    assert (Decimal(shown["held_usd"]), Decimal(shown["spent_usd"]) > 0) == (0, True)

@@ -71,7 +71,11 @@ class Receiver:
 
     def of(self, task_id: str) -> list[Message]:
         """What came about a task."""
-        return [each for each in self.messages if each.body["data"]["task_id"] == task_id]
+        return self.about("task_id", task_id)
+
+    def about(self, name: str, value: str) -> list[Message]:
+        """What came about something."""
+        return [each for each in self.messages if each.body["data"].get(name) == value]
 
     def receive(self, request: BaseHTTPRequestHandler) -> None:
         """Keep a message and answer it."""
@@ -79,7 +83,7 @@ class Receiver:
         headers = {name.lower(): value for name, value in request.headers.items()}
         message = Message(request.path, headers, raw)
         self.messages.append(message)
-        earlier = len(self.of(message.body["data"]["task_id"])) - 1
+        earlier = len(self.of(message.body["data"].get("task_id"))) - 1
         path, extra = request.path.strip("/"), {}
         if path.startswith("held"):
             while self.hold.is_set():

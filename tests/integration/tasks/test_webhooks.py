@@ -355,3 +355,44 @@ async def test_an_agent_names_who_is_told_and_its_tasks_do(
     assert delivery["state"] == "delivered"
     quiet = await caller.answered(say("Done."), agent="told", cache="off", webhook=None)
     assert await deliveries(caller, quiet["id"], lambda found: True) == []
+
+
+async def test_a_soft_budget_that_is_passed_is_told_once_a_period(
+    caller: Caller, receiver: Receiver, stack: RunningStack
+) -> None:
+    rule = {"scope": "user", "subject": "*", "period": "day", "hard": False, "cap_usd": "0"}
+    wanted = {**rule, "webhook": {"url": receiver.url("ok")}}
+    made = (await caller.request("POST", "/v1/budgets", json=wanted)).json()
+    budget_id = made["budgets"][0]["id"]
+    body = {"model": MODEL, "messages": [{"role": "user", "content": say("x")}]}
+    # A second process may warn at the same moment: it is one warning.
+    answers = await asyncio.gather(
+        *(
+            caller.request("POST", "/v1/chat/completions", json=body | {"user": user})
+            for user in ("ada", "ada", "ada", "grace")
+        )
+    )
+    for answer in answers:
+        assert answer.headers["x-overline-budget-warning"].startswith("user;period=")
+        assert answer.headers["x-overline-budget-warning"].endswith(";limit_usd=0.000000000")
+    quiet = await caller.request("POST", "/v1/chat/completions", json=body)
+    assert "x-overline-budget-warning" not in quiet.headers
+    path, deadline = f"/v1/budgets/{budget_id}", time.monotonic() + 60
+    while True:
+        read = (await caller.request("GET", path)).json()
+        if [each["state"] for each in read["told"]] == ["delivered"] * 2:
+            break
+        assert time.monotonic() < deadline, read["told"]
+        await asyncio.sleep(0.1)
+    assert read["budgets"][0]["webhook_url"] == receiver.url("ok")
+    messages = receiver.about("budget_id", budget_id)
+    assert sorted(each.body["data"]["subject"] for each in messages) == ["ada", "grace"]
+    for message in messages:
+        assert message.body["type"] == "budget.warning"
+        said = message.body["data"]
+        assert (said["scope"], said["period"], said["limit_usd"]) == ("user", "day", "0.000000000")
+        assert said["link"].endswith(path)
+        assert message.headers["webhook-id"] in {each["id"] for each in read["told"]}
+    with pytest.raises(Refused) as refused:
+        await caller.request("POST", "/v1/budgets", json=wanted | {"hard": True})
+    assert refused.value.status == 422

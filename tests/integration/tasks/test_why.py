@@ -102,8 +102,12 @@ async def test_a_paused_task_whose_next_call_no_budget_covers_says_so_with_the_n
     assert budget["code"] == "budget_held"
     assert budget["facts"]["scope"] == "key"
     assert budget["facts"]["limit_usd"] == budget["facts"]["spent_usd"] == f"{spent['spent_usd']}"
+    # Let go on, it pauses by itself, and the budget is the reason.
     await caller.request("POST", f"/v1/tasks/{task_id}/resume")
-    assert (await caller.ended(task_id))["error"]["code"] == "OVL-3001"
+    spent_first = await _until(caller, task_id, "budget_exhausted")
+    assert spent_first["facts"]["scope"] == "key"
+    await caller.cancel(task_id)
+    assert (await caller.ended(task_id))["status"] == "cancelled"
 
 
 async def test_a_task_that_failed_says_with_what(caller: Caller) -> None:

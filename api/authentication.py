@@ -39,8 +39,9 @@ _bearer = HTTPBearer(
 )
 
 
-def parts_of(request: Request) -> Parts:
+async def parts_of(request: Request) -> Parts:
     """Dependency: the connections of this process."""
+    # Not because it waits: what is not a coroutine is sent to a thread, with every request.
     parts = request.app.state.parts
     assert isinstance(parts, Parts)
     return parts

@@ -221,4 +221,6 @@ class Database:
 
 
 async def _rows(cursor: psycopg.AsyncCursor[Row]) -> list[Row]:
-    return await cursor.fetchall() if cursor.description else []
+    # `cursor.description` says the same, and is made anew of every column.
+    result = cursor.pgresult
+    return await cursor.fetchall() if result is not None and result.nfields else []

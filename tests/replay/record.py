@@ -133,6 +133,22 @@ async def _resumed(recorder: Recorder) -> str:
     return await recorder.interrupted("succeeded", die)
 
 
+async def _spent_budget(recorder: Recorder) -> str:
+    """Paused in the middle, because a budget above it was lowered; goes on when it is raised."""
+    caller = recorder.caller
+    budget = {"scope": "key", "subject": str(caller.key_id), "period": "month"}
+    question = choose({"tool": "calculator", "expression": "6*7"}, pace_ms=25) + say("It is 42.")
+    task_id = await caller.submit(question, model=MODEL, tools=MUST_CALCULATE, cache="off")
+    async with caller.watch(task_id) as watcher:
+        await watcher.until(lambda seen: any(each.type == "step.started" for each in seen.events))
+        await caller.request("POST", "/v1/budgets", json=budget | {"cap_usd": "0.000000001"})
+        await watcher.until(lambda seen: any(each.type == "task.paused" for each in seen.events))
+        await caller.request("POST", "/v1/budgets", json=budget | {"cap_usd": "100"})
+        last = await watcher.to_end()
+    assert last.type == "task.succeeded", last
+    return f"task-{task_id}"
+
+
 async def _step_limit(recorder: Recorder) -> str:
     return await recorder.ended(
         "failed", CALCULATE + say("never"), tools=MUST_CALCULATE, limits={"max_steps": 1}
@@ -434,6 +450,7 @@ KINDS: dict[str, Record] = {
     "resumed": _resumed,
     "scheduled": _scheduled,
     "session": _session,
+    "spent_budget": _spent_budget,
     "step_limit": _step_limit,
     "sub_agent_cancelled": _sub_agent_cancelled,
     "sub_agents": _sub_agents,

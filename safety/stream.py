@@ -18,6 +18,8 @@ from safety.text import Text
 
 __all__ = ["OutputScreen"]
 
+# The text is judged every so many characters at least.
+_STEP = 8
 # What was passed on already and is still looked at: for words' edges, and for matches that are
 # longer than what is held.
 _CONTEXT = 256
@@ -60,7 +62,7 @@ class OutputScreen:
         self._policy = policy
         self._redactions = redactions
         self._enforced = policy.mode == "enforce"
-        self._step = max(4, policy.hold_back // 2)
+        self._step = max(_STEP, policy.hold_back // 2)
         self._waiting = _Waiting(next=policy.hold_back + self._step)
         self.findings: list[Finding] = []
         self.blocked = False

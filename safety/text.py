@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 __all__ = ["Folded", "Text"]
 
+# Letters of other scripts that look like Latin ones, which disguise a word to a reader's eye only.
+_ALIKE = str.maketrans(
+    "авсԁеһіјкӏмнорԛгѕтυѵхуѡᴢαβεηικνορτχγωɑɡɩո",
+    "abcdehijklmnopqrstuvxywzabenikvoptxywagin",
+)
 _SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@lru_cache(maxsize=8192)
+def _with_case(character: str) -> str:
+    """Return a character in one form; nothing for zero width, direction and soft hyphens."""
+    if unicodedata.category(character) == "Cf":
+        return ""
+    return unicodedata.normalize("NFKC", character)
+
+
+@lru_cache(maxsize=8192)
+def _without_case(character: str) -> str:
+    """Return a character without case, and without regard to how accents are written."""
+    if unicodedata.category(character) == "Cf":
+        return ""
+    return unicodedata.normalize("NFKD", character).casefold().translate(_ALIKE)
 
 
 class Folded:
@@ -26,17 +47,11 @@ class Folded:
             return
         pieces: list[str] = []
         places: list[int] = []
+        form = _without_case if lower else _with_case
         for place, character in enumerate(given):
-            if character.isascii():
-                form = character.lower() if lower else character
-            elif unicodedata.category(character) == "Cf":  # zero width, direction, soft hyphen
-                continue
-            else:
-                # Without case also without regard to how accents are written.
-                form = unicodedata.normalize("NFKD" if lower else "NFKC", character)
-                form = form.casefold() if lower else form
-            pieces.append(form)
-            places.extend([place] * len(form))
+            shown = form(character)
+            pieces.append(shown)
+            places.extend([place] * len(shown))
         places.append(len(given))
         self.text = "".join(pieces)
         self._places = places

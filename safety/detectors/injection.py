@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from safety.detectors import Match
 from safety.detectors.injection_signs import HIDDEN, SIGNS
-from safety.patterns import Pattern, compiled
+from safety.patterns import Pattern, Patterns, compiled
 from safety.policy import Rule
 from safety.text import Folded, Text
 
@@ -41,6 +41,9 @@ class Injection:
             for label, (weight, expressions) in SIGNS.items()
             for expression in expressions
         ]
+        self._all_signs = Patterns(
+            [expression for _, expressions in SIGNS.values() for expression in expressions]
+        )
         self._hidden = [(label, weight, compiled(form)) for label, weight, form in HIDDEN]
 
     def find(self, text: Text, start: int) -> Iterator[Match]:
@@ -64,7 +67,8 @@ class Injection:
 
     def _all(self, text: Text, folded: Folded, start: int) -> Iterator[_Sign]:
         first = folded.here(start)
-        for label, weight, pattern in self._signs:
+        for index in self._all_signs.matching(folded.text):
+            label, weight, pattern = self._signs[index]
             for begin, end in pattern.spans(folded.text, first):
                 yield _Sign(*folded.given(begin, end), label, weight)
         if not text.given.isascii():

@@ -35,6 +35,7 @@ SIGNS: dict[str, tuple[float, tuple[str, ...]]] = {
                 r"(?: that| of)?(?: (?:you|i|we|was|were|is|has|have|has been|had)\b|"
                 r" (?:above|before|prior|previous|preceding|so far))"
             ),
+            r"\b(?:ignore|disregard|forg[eo]t)\b (?:all |everything )?(?:the )?(?:above|below|previous|user)(?: text)?(?:[.,;:]| and\b)",
             (
                 r"\b(?:do not|don't|dont|never|no longer|stop) (?:follow|obey|comply with|listen to)"
                 rf"(?:ing)?\b{_GAP}{_INSTRUCTIONS}\b"

@@ -37,6 +37,12 @@ _ISSUERS = (
     ("56", "58", (16, 19)),
 )
 _CONTEXT = 60
+# Letters of an account count from A, which is 10.
+_VALUES = {
+    ord(letter): str(10 + at)
+    for letters in ("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
+    for at, letter in enumerate(letters)
+}
 
 
 def _cards(text: str, start: int) -> Iterator[tuple[int, int]]:
@@ -47,6 +53,9 @@ def _cards(text: str, start: int) -> Iterator[tuple[int, int]]:
         groups = [found.span() for found in _GROUP.finditer(text, begin, end)]
         first = 0
         while first < len(groups):
+            if not 3 <= groups[first][1] - groups[first][0] <= 19:
+                first += 1
+                continue
             last = next(
                 (
                     last
@@ -79,9 +88,19 @@ def _accounts(text: str, start: int) -> Iterator[tuple[int, int]]:
         if rest is None or begin < start:
             continue
         for last in range(rest.end(), begin + 14, -1):
-            if not text[last : last + 1].isalnum() and iban.is_valid(text[begin:last]):
+            if text[last : last + 1].isalnum() or not text[last - 1].isalnum():
+                continue
+            if _is_account(text[begin:last]):
                 yield begin, last
                 break
+
+
+def _is_account(written: str) -> bool:
+    """Whether its check digits are right, which is soon said, and then whether its country is."""
+    compact = written.replace(" ", "").replace("-", "")
+    return int((compact[4:] + compact[:4]).translate(_VALUES)) % 97 == 1 and bool(
+        iban.is_valid(compact)
+    )
 
 
 def _social(text: str, start: int) -> Iterator[tuple[int, int]]:

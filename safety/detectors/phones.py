@@ -43,6 +43,10 @@ class Phones:
             (region, phonenumbers.ndd_prefix_for_region(region, True) or "")
             for region in regions or _REGIONS
         )
+        prefixes = {prefix for _, prefix in self._regions}
+        self._american = "1" in prefixes
+        self._any_beginning = "" in prefixes
+        self._beginnings = ("+", *prefixes)
 
     def find(self, text: str, start: int) -> Iterator[tuple[int, int]]:
         """Yield phone numbers."""
@@ -56,20 +60,39 @@ class Phones:
         groups = [found.span() for found in _GROUP.finditer(text, begin, end)]
         first = 0
         while first < len(groups):
-            last = next(
-                (
-                    last
-                    for last in range(min(len(groups), first + _GROUPS), first, -1)
-                    if self._is_number(text, self._begin(text, groups[first][0], begin),
-                                       groups[last - 1][1], last - first)
-                ),
-                None,
-            )  # fmt: skip
+            last = self._last(text, groups, first, begin)
             if last is None:
                 first += 1
                 continue
             yield self._begin(text, groups[first][0], begin), groups[last - 1][1]
             first = last
+
+    def _last(self, text: str, groups: list[tuple[int, int]], first: int, least: int) -> int | None:
+        """Return the group behind the longest number that begins with a group."""
+        begin = self._begin(text, groups[first][0], least)
+        lengths = self._lengths(text[begin : groups[first][1]])
+        digits = 0
+        fitting: list[int] = []
+        for last in range(first, min(len(groups), first + _GROUPS)):
+            start, end = groups[last]
+            digits += end - start
+            # Digits that stand alone are a list, and no number.
+            if digits in lengths and digits >= 2 * (last - first):
+                fitting.append(last + 1)
+        return next(
+            (
+                last
+                for last in reversed(fitting)
+                if self._is_number(text, begin, groups[last - 1][1], last - first)
+            ),
+            None,
+        )
+
+    def _lengths(self, beginning: str) -> range:
+        """Return how many digits a number can have that begins so: for most that are none, none."""
+        if self._any_beginning or beginning.lstrip("(").startswith(self._beginnings):
+            return range(7, 16)
+        return range(10, 11) if self._american else range(0)
 
     @staticmethod
     def _begin(text: str, begin: int, least: int) -> int:
@@ -81,8 +104,6 @@ class Phones:
     def _is_number(self, text: str, begin: int, end: int, groups: int) -> bool:
         written = text[begin:end]
         digits = sum(map(str.isdigit, written))
-        if not 7 <= digits <= 15:
-            return False
         if "+" in written[:2]:
             return _valid(written, None)
         if text[begin - 1 : begin] in ("-", ".", "/", "#", "$", "€", "£") or _NO_PHONE.match(
@@ -90,7 +111,7 @@ class Phones:
         ):
             return False
         for region, prefix in self._regions:
-            if region in ("US", "CA"):
+            if prefix == "1":  # North America: ten digits, the 1 before them may be left out
                 fits = digits == 10 or (digits == 11 and written.lstrip("(")[0] == "1")
                 dialled = groups > 2 or "(" in written
             else:

@@ -50,12 +50,12 @@ async def test_all_that_runs_and_ended_lately_is_replayed(
     try:
         async with caller.watch(running) as watcher:
             await watcher.until(lambda seen: len(seen.text()) > 20)
-            told = stack.json("replay", "--all", "--since", "1h")
+            told = stack.json("replay", "--all", "--since", "3m")
     finally:
         await caller.cancel(running)
     assert told["breaks"] == []
     assert told["workflows"] == told["replays"] + told["gone"] >= 2
-    spoken = stack.overline("replay", "--all", "--since", "1h")
+    spoken = stack.overline("replay", "--all", "--since", "3m")
     assert spoken.returncode == 0, spoken.stdout + spoken.stderr
     assert "0 break" in spoken.stdout
     assert ended
@@ -94,7 +94,7 @@ async def test_every_break_is_told_with_workflow_event_and_reason(
         ):
             await asyncio.sleep(0.05)
         try:
-            done = stack.overline("replay", "--all", "--since", "1h", "--json")
+            done = stack.overline("replay", "--all", "--since", "3m", "--json")
             assert done.returncode == 1, done.stdout + done.stderr
             (found,) = json.loads(done.stdout)["breaks"]
             assert found["workflow_id"] == handle.id
@@ -105,7 +105,7 @@ async def test_every_break_is_told_with_workflow_event_and_reason(
             event = history.events[found["event"] - 1]
             name = event.activity_task_scheduled_event_attributes.activity_type.name
             assert name == "policy.check"
-            spoken = stack.overline("replay", "--all", "--since", "1h")
+            spoken = stack.overline("replay", "--all", "--since", "3m")
             assert spoken.returncode == 1
             assert f"breaks {handle.id} (AgentTask, running) at event 5: " in spoken.stdout
         finally:

@@ -141,9 +141,12 @@ class Context:
         deployment = (await self._deps.catalogue.read()).deployments[call.chosen.deployment]
         choosing = call.turn.purpose == "tool_call"
         tools = tools_of(call.turn, registered) if choosing else []
+        options = options_of(deployment.options)
         ruler = ByBytes(
-            options_of(deployment.options).bytes_per_token,
+            options.bytes_per_token,
             tools=len(json.dumps(tools, ensure_ascii=False).encode()) if tools else 0,
+            around_message=options.message_tokens,
+            around_prompt=options.prompt_tokens,
         )
         trimmed = trim_by(units, ruler, limit=limit)
         if trimmed is None:

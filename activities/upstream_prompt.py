@@ -18,9 +18,6 @@ from workflows.contracts import GenerateInput, ToolName, Turn
 
 __all__ = ["ByBytes", "ToolNames", "choice_text", "parameters_of", "tools_of"]
 
-# Around each message and around all of them: what chat templates add, and a little more.
-_AROUND_MESSAGE = 8
-_AROUND_PROMPT = 16
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
 
@@ -34,10 +31,14 @@ class ByBytes:
     Attributes:
         bytes_per_token: Fewest bytes that a token is taken to have.
         tools: What the tools' definitions add, in bytes.
+        around_message: Most tokens that the chat template puts around a message.
+        around_prompt: Most that it puts around all of them.
     """
 
     bytes_per_token: float
     tools: int = 0
+    around_message: int = 8
+    around_prompt: int = 16
 
     def count(self, text: str) -> int:
         """Return the tokens a text may have at most."""
@@ -49,8 +50,8 @@ class ByBytes:
 
     def length(self, prompt: list[Message]) -> int:
         """Return the tokens that messages may have at most."""
-        texts = sum(self.count(message["content"]) + _AROUND_MESSAGE for message in prompt)
-        return texts + math.ceil(self.tools / self.bytes_per_token) + _AROUND_PROMPT
+        texts = sum(self.count(message["content"]) + self.around_message for message in prompt)
+        return texts + math.ceil(self.tools / self.bytes_per_token) + self.around_prompt
 
 
 class ToolNames:

@@ -13,6 +13,7 @@ import msgspec
 from activities.router import Rule
 from activities.transcript import PROMPT_FORMAT
 from inference.upstream.estimate import most_tokens
+from inference.upstream.options import options_of as upstream_options
 from store.catalogue import Catalogue, Deployment, Model, Price
 from workflows.contracts.call import CallSpec
 from workflows.errors import InvalidRequest, NotFound
@@ -161,7 +162,13 @@ def most_usd(options: Sequence[Option], spec: CallSpec, *, prompt_tokens: int | 
     for number, option in enumerate(options):
         if bound is None or number > 0:
             # No tokenizer makes more tokens of a text than it has bytes.
-            bound = most_tokens(spec.messages or [{"content": spec.prompt}], spec.parameters)
+            around = upstream_options(option.deployment.options)
+            bound = most_tokens(
+                spec.messages or [{"content": spec.prompt}],
+                spec.parameters,
+                around_message=around.message_tokens,
+                around_prompt=around.prompt_tokens,
+            )
         read = min(bound, option.model.context_window)
         price = option.price
         taken_in = max(price.input_usd_per_million, price.cached_input_usd_per_million)

@@ -16,8 +16,6 @@ __all__ = ["TextCount", "estimate_prompt", "most_tokens"]
 
 # Separators and the beginning of the answer, as chat templates write them; roles are counted.
 _AROUND_MESSAGE = 3
-_MOST_AROUND_MESSAGE = 8
-_MOST_AROUND_PROMPT = 16
 # Dearest picture of the vendors' tables; its address or bytes say nothing about its tokens.
 _MOST_PER_PICTURE = 40_000
 _LIKELY_PER_PICTURE = 1_000
@@ -60,8 +58,17 @@ def estimate_prompt(messages: Any, parameters: Any = None) -> int:
     return count.tokens + _AROUND_MESSAGE * number + _LIKELY_PER_PICTURE * pictures
 
 
-def most_tokens(messages: Any, parameters: Any = None) -> int:
-    """Return a number of tokens that the prompt of a request cannot exceed, text and pictures."""
+def most_tokens(
+    messages: Any, parameters: Any = None, *, around_message: int = 8, around_prompt: int = 16
+) -> int:
+    """Return a number of tokens that the prompt of a request cannot exceed, text and pictures.
+
+    Args:
+        messages: The conversation.
+        parameters: What else is asked; tools and forms are read, too.
+        around_message: Most tokens that a chat template puts around a message.
+        around_prompt: Most that it puts around all of them.
+    """
     read = _plain(messages)
     texts, pictures, number = _walk(read)
     total = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
@@ -69,9 +76,7 @@ def most_tokens(messages: Any, parameters: Any = None) -> int:
         told = (parameters or {}).get(name)
         if told:
             total += len(_json(told))
-    return (
-        total + _MOST_AROUND_MESSAGE * number + _MOST_AROUND_PROMPT + _MOST_PER_PICTURE * pictures
-    )
+    return total + around_message * number + around_prompt + _MOST_PER_PICTURE * pictures
 
 
 def _plain(messages: Any) -> Any:

@@ -76,6 +76,15 @@ def test_what_nobody_can_is_refused_by_name(asked: CallSpec, param: str, code: s
     assert refused.value.facts == {"param": param, "code": code}
 
 
+def test_what_a_template_adds_is_the_operators_to_say() -> None:
+    told = catalogue()
+    told.deployments["b"].options.update({"message_tokens": 100, "prompt_tokens": 0})
+    usual = most_usd(options_of(catalogue(), spec("up-x")), spec("up-x"), prompt_tokens=None)
+    more = most_usd(options_of(told, spec("up-x")), spec("up-x"), prompt_tokens=None)
+    # One message, at $1 a million.
+    assert more - usual == Decimal(100 - 8 - 16) / 1_000_000
+
+
 def test_the_most_a_call_costs_is_that_of_the_dearest_who_may_answer() -> None:
     (ours,) = options_of(catalogue(), spec("ours", max_tokens=10))
     assert most_usd([ours], spec("ours", max_tokens=10), prompt_tokens=7) == Decimal("0.000027000")

@@ -36,6 +36,7 @@ class Call(Protocol):
         billed_usd: What it cost; right after the last piece.
         rate: The tightest limits of its caller; None: there are none.
         attempts: How many engines were asked for it.
+        safety: What its safety policy did so far: `flag`, `redact` or `dry_run`; None: nothing.
     """
 
     task_id: UUID
@@ -48,6 +49,10 @@ class Call(Protocol):
     billed_usd: Decimal
     rate: Mapping[str, Any] | None
     attempts: int
+
+    @property
+    def safety(self) -> str | None:
+        """See there."""
 
     def pieces(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Yield what is made; after the last piece the call is closed."""
@@ -62,6 +67,7 @@ class Embedded(Protocol):
     replayed: bool
     billed_usd: Decimal
     rate: Mapping[str, Any] | None
+    safety: str | None
     tokens: int
     vectors: list[list[float]]
 
@@ -115,8 +121,10 @@ class Lane(Protocol):
     def let_go(self, call: Any) -> None:
         """End a call whose client has gone."""
 
-    async def read(self, organisation_id: UUID, task_id: UUID) -> tuple[Known, CallSpec] | None:
-        """Return a call that is on file, with what was asked."""
+    async def read(
+        self, organisation_id: UUID, task_id: UUID, team_id: UUID | None = None
+    ) -> tuple[Known, CallSpec] | None:
+        """Return a call that is on file, with what was asked, as the reading team may see it."""
 
 
 MakeLane = Callable[[Settings, Database], Lane]

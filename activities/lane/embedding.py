@@ -47,6 +47,7 @@ class EmbeddedCall:
     cache: str = "miss"
     replayed: bool = False
     rate: Mapping[str, Any] | None = None
+    safety: str | None = None
 
 
 def embedder_of(catalogue: Catalogue, spec: CallSpec) -> Option:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -19,26 +19,47 @@ from uuid_utils.compat import uuid7
 from activities.dependencies import Dependencies
 from activities.lane.asking import prompt_of
 from activities.lane.embedding import EmbeddedCall, Embedder, embedder_of
-from activities.lane.live import LiveCall, staged, usage_of
+from activities.lane.gate import Ask
+from activities.lane.live import NOT_SCREENED, LiveCall, staged, usage_of
+from activities.lane.moderation import flagged, question
 from activities.lane.options import Option, cache_key, most_usd, options_of
+from activities.lane.screening import (
+    ScreenedCall,
+    StoppedByPolicy,
+    refuse_unscreenable,
+    screened,
+)
+from activities.lane.texts import is_json, restored_answer, restored_spec, texts_of, with_texts
 from activities.rate import rate_limited
 from inference.answers import Answer
+from inference.errors import EngineError
 from inference.upstream.messages import Delta
 from inference.usage import TokenUsage
 from observability.metrics import record_cache, record_refusal, record_task
 from observability.spans import current_trace_id
+from safety.errors import DetectorFailed
+from safety.policy import Place, Policy, Rule
+from safety.redactions import Redactions
 from store import calls
-from store.errors import DatabaseUnavailable, KeyRestricted, StoreError
+from store.errors import DatabaseUnavailable, KeyRestricted, PolicyChanged, StoreError
 from store.identity import Origin
+from store.policy_view import Held
+from store.redactions import Sealed
 from store.refusals import Refusal
+from store.screened_calls import ScreenedOut, file_screened_out
+from workflows.codec import PayloadRefused
 from workflows.contracts.call import CLIENT_GONE, CallSpec
 from workflows.errors import (
+    ApprovalRequired,
     BudgetExceeded,
     Conflict,
+    ContentBlocked,
     Forbidden,
     Internal,
     KeyRefused,
     OverlineError,
+    RateLimited,
+    SafetyUnavailable,
     Unauthenticated,
 )
 
@@ -53,6 +74,35 @@ REPEAT_PATIENCE_S = 60.0
 _POLL_S = 0.1
 # How often a call that may have been opened is looked for, once every renewal.
 DOUBTS = 5
+# How often a call is screened again because its policy has changed meanwhile.
+_POLICY_TRIES = 8
+# What a call is refused with as such when it is the judging of its texts that is refused.
+_REFUSED = (
+    BudgetExceeded,
+    RateLimited,
+    KeyRefused,
+    Unauthenticated,
+    DatabaseUnavailable,
+    PolicyChanged,
+)
+_CODES: Mapping[type[OverlineError], str] = {
+    ContentBlocked: "content_blocked",
+    ApprovalRequired: "approval_required",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Who:
+    """Who calls."""
+
+    key_id: UUID
+    key_digest: bytes
+    origin: Origin
+
+    @property
+    def actor(self) -> str:
+        """As the audit log names them."""
+        return f"ol_{self.key_id.hex}"
 
 
 @dataclass
@@ -71,6 +121,7 @@ class KeptCall:
     replayed: bool = False
     rate: Mapping[str, Any] | None = None
     attempts: int = 0
+    safety: str | None = None
 
     async def pieces(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Yield the answer, as if it were being made."""
@@ -142,17 +193,51 @@ class FastLane:
             EngineError: Nobody answers it; it is closed.
             DatabaseUnavailable: Postgres is away; nothing was asked of an engine.
         """
-        deps = self.deps
         if not self._renewed_once.is_set():
             await self._first_renewal()
+        who = _Who(key_id, key_digest, origin)
+        fields: dict[str, Any] = {
+            "idempotency_key": idempotency_key,
+            "request_digest": request_digest,
+            "cache": cache,
+        }
+        for _ in range(_POLICY_TRIES):
+            held = self.deps.screening.policies.of_key(key_id)
+            try:
+                if held is None or held.policy is None:
+                    return await self._open(spec, who, NOT_SCREENED, uuid7(), None, **fields)
+                own = dataclasses.replace(spec, policy=held.version)
+                task_id = uuid7()
+                texts, made = await self._screened(held, own, texts_of(own), who, task_id)
+                own = with_texts(own, texts)
+                sealed = self._sealed(held, task_id, made)
+                return await self._open(own, who, made, task_id, sealed, **fields)
+            except PolicyChanged:
+                await self._look_again(who)
+        raise _unsettled()
+
+    async def _open(
+        self,
+        spec: CallSpec,
+        who: _Who,
+        made: ScreenedCall,
+        task_id: UUID,
+        sealed: Sealed | None,
+        *,
+        idempotency_key: str | None,
+        request_digest: str,
+        cache: str,
+    ) -> LiveCall | KeptCall:
+        deps = self.deps
         options = options_of(await deps.catalogue.read(), spec)
         prompt = await prompt_of(deps, options[0], spec)
         key = cache_key(spec, cache)
         known = await self._opened(
             spec,
-            key_id=key_id,
-            key_digest=key_digest,
-            origin=origin,
+            who,
+            made,
+            task_id,
+            sealed,
             idempotency_key=idempotency_key,
             request_digest=request_digest,
             amount_usd=most_usd(options, spec, prompt_tokens=len(prompt.ids) or None),
@@ -162,13 +247,15 @@ class FastLane:
         )
         if known.how == "earlier":
             first = await self._earlier(known)
-            return _kept(spec, dataclasses.replace(first, rate=known.rate), replayed=True)
+            originals = await self._originals(first)
+            first = dataclasses.replace(first, rate=known.rate)
+            return _kept(spec, first, originals, replayed=True)
         if key is not None:
             record_cache(known.how == "cached")
         record_task("accepted")
         if known.how == "cached":
             record_task("succeeded")
-            return _kept(spec, known, cache="hit")
+            return _kept(spec, known, made.redactions, cache="hit", said=made.said)
         call = LiveCall(
             deps=deps,
             spec=spec,
@@ -180,6 +267,9 @@ class FastLane:
             cache_key=key,
             ended=self._ended,
             rate=known.rate,
+            screened=made,
+            ask=self._asks(who, spec, ends=True) if made.policy is not None else None,
+            actor=who.actor,
         )
         self.live[known.task_id] = call
         try:
@@ -211,14 +301,45 @@ class FastLane:
         """
         if not self._renewed_once.is_set():
             await self._first_renewal()
+        who = _Who(key_id, key_digest, origin)
+        fields: dict[str, Any] = {
+            "idempotency_key": idempotency_key,
+            "request_digest": request_digest,
+        }
+        for _ in range(_POLICY_TRIES):
+            held = self.deps.screening.policies.of_key(key_id)
+            try:
+                if held is None or held.policy is None:
+                    return await self._embed(spec, texts, who, NOT_SCREENED, uuid7(), **fields)
+                own = dataclasses.replace(spec, policy=held.version)
+                task_id = uuid7()
+                found, made = await self._screened(held, own, {"input": texts}, who, task_id)
+                return await self._embed(own, found["input"], who, made, task_id, **fields)
+            except PolicyChanged:
+                await self._look_again(who)
+        raise _unsettled()
+
+    async def _embed(
+        self,
+        spec: CallSpec,
+        texts: Sequence[str],
+        who: _Who,
+        made: ScreenedCall,
+        task_id: UUID,
+        *,
+        idempotency_key: str | None,
+        request_digest: str,
+    ) -> EmbeddedCall:
         option = embedder_of(await self.deps.catalogue.read(), spec)
         embedder = Embedder(self.deps, option, spec, texts)
         tokens = await embedder.most_tokens()
         known = await self._opened(
             spec,
-            key_id=key_id,
-            key_digest=key_digest,
-            origin=origin,
+            who,
+            made,
+            task_id,
+            # Vectors have nothing in them to put back.
+            None,
             idempotency_key=idempotency_key,
             request_digest=request_digest,
             amount_usd=embedder.most_usd(tokens),
@@ -244,17 +365,146 @@ class FastLane:
                 first.billed_usd,
                 replayed=True,
                 rate=known.rate,
+                safety=made.said,
             )
         record_task("accepted")
-        return await embedder.make(known, tokens, keep=idempotency_key is not None)
+        embedded = await embedder.make(known, tokens, keep=idempotency_key is not None)
+        embedded.safety = made.said
+        return embedded
+
+    async def _screened(
+        self,
+        held: Held[Policy],
+        spec: CallSpec,
+        texts: Mapping[Place, Sequence[str]],
+        who: _Who,
+        task_id: UUID,
+    ) -> tuple[Mapping[Place, Sequence[str]], ScreenedCall]:
+        """Return a call's texts as its policy has them.
+
+        Raises:
+            OverlineError: The policy does not let it begin; that is on file, and nothing used up.
+            PolicyChanged: Another one holds by now.
+        """
+        assert held.policy is not None
+        refuse_unscreenable(spec, held.policy)
+        try:
+            return await screened(
+                texts,
+                policy=held.policy,
+                version=held.version,
+                task_id=task_id,
+                actor=who.actor,
+                ask=self._asks(who, spec, ends=False),
+            )
+        except StoppedByPolicy as stopped:
+            code = _CODES[type(stopped.told)]
+            refused = await file_screened_out(
+                self.deps.db,
+                ScreenedOut(
+                    key_id=who.key_id,
+                    key_digest=who.key_digest,
+                    task_id=task_id,
+                    policy=held.version,
+                    user=spec.user,
+                    tags=spec.tags,
+                    endpoint=spec.endpoint,
+                    model=spec.model,
+                    code=code,
+                    rule=stopped.rule,
+                    trace_id=current_trace_id(),
+                    decision=stopped.decision,
+                    origin=who.origin,
+                ),
+            )
+            if refused is not None:
+                raise _rejected(refused) from None
+            record_refusal(code, "policy")
+            raise stopped.told from None
+        except SafetyUnavailable:
+            record_refusal("safety_unavailable", "policy")
+            raise
+
+    def _sealed(self, held: Held[Policy], task_id: UUID, made: ScreenedCall) -> Sealed | None:
+        if not made.redactions:
+            return None
+        return self.deps.screening.shelf.seal(
+            held.organisation_id, task_id, made.redactions.document()
+        )
+
+    async def _look_again(self, who: _Who) -> None:
+        """Look which policy holds for a key now.
+
+        Raises:
+            Unauthenticated: The key is nobody's.
+        """
+        held = await self.deps.screening.policies.look_at_key(who.key_id, who.key_digest)
+        if held is None:
+            raise Unauthenticated("Incorrect API key provided.")
+
+    def _asks(self, who: _Who, about: CallSpec, *, ends: bool) -> Ask:
+        """Return what has a model judge: by calls of their own, metered as any other.
+
+        Args:
+            who: Who pays.
+            about: What is judged belongs to it.
+            ends: It is an answer: that there is no budget left to judge it, or no room under a
+                limit, is no refusal any more.
+        """
+
+        async def ask(rule: Rule, texts: Sequence[str]) -> list[bool]:
+            return [
+                bool(text) and await self._flagged(rule, text, who, about, ends) for text in texts
+            ]
+
+        return ask
+
+    async def _flagged(self, rule: Rule, text: str, who: _Who, about: CallSpec, ends: bool) -> bool:
+        call: LiveCall | KeptCall | None = None
+        try:
+            call = await self._open(
+                question(rule, text, about),
+                who,
+                NOT_SCREENED,
+                uuid7(),
+                None,
+                idempotency_key=None,
+                request_digest="",
+                cache="auto",
+            )
+            async for _ in call.pieces():
+                pass
+            return flagged(call.answer.text)
+        except asyncio.CancelledError:
+            if call is not None:
+                self.let_go(call)
+            raise
+        except (EngineError, OverlineError, StoreError, ValueError) as error:
+            if not ends and isinstance(error, _REFUSED):
+                raise
+            raise DetectorFailed(rule.id, type(error).__name__) from error
+
+    async def _originals(self, known: calls.Known) -> Redactions:
+        """Return what was taken out of the texts of a call that is on file."""
+        if not (known.answer or {}).get("redacted"):
+            return Redactions()
+        try:
+            redactions, _ = await self.deps.screening.redactions(
+                known.organisation_id, known.task_id
+            )
+        except PayloadRefused as refused:
+            log.warning("the redactions of a call cannot be opened: %s", refused)
+            return Redactions()
+        return redactions
 
     async def _opened(
         self,
         spec: CallSpec,
+        who: _Who,
+        made: ScreenedCall,
+        task_id: UUID,
+        sealed: Sealed | None,
         *,
-        key_id: UUID,
-        key_digest: bytes,
-        origin: Origin,
         idempotency_key: str | None,
         request_digest: str,
         amount_usd: Decimal,
@@ -263,9 +513,9 @@ class FastLane:
         longest: int | None,
     ) -> calls.Known:
         asked = calls.Asked(
-            key_id=key_id,
-            key_digest=key_digest,
-            task_id=uuid7(),
+            key_id=who.key_id,
+            key_digest=who.key_digest,
+            task_id=task_id,
             idempotency_key=idempotency_key,
             request_digest=request_digest,
             input=spec.document(),
@@ -281,7 +531,10 @@ class FastLane:
             staged=staged,
             trace_id=current_trace_id(),
             longest=longest,
-            origin=origin,
+            origin=who.origin,
+            policy=spec.policy,
+            decisions=made.decisions,
+            redactions=sealed,
         )
         try:
             known = await calls.open_call(self.deps.db, asked)
@@ -291,17 +544,11 @@ class FastLane:
             if isinstance(error, DatabaseUnavailable):
                 record_refusal("database_unavailable", "database")
             # It may have been opened, and this process lives, so nobody else would look for it.
-            self._doubtful[key_id, key_digest, asked.task_id] = DOUBTS
+            self._doubtful[who.key_id, who.key_digest, task_id] = DOUBTS
             raise
         match known:
-            case calls.Unauthenticated("address" | "endpoint"):
-                raise Forbidden(
-                    "This key may not be used from this address, or not at this endpoint."
-                )
-            case calls.Unauthenticated():
-                raise Unauthenticated("Incorrect API key provided.")
-            case calls.WrongScope():
-                raise Forbidden("The key may not make calls: it lacks the scope 'tasks'.")
+            case calls.Unauthenticated() | calls.WrongScope():
+                raise _rejected(known)
             case Refusal():
                 record_refusal(known.code, known.scope)
                 raise _refused(known)
@@ -309,11 +556,27 @@ class FastLane:
                 return known
 
     async def read(
-        self, organisation_id: UUID, task_id: UUID
+        self, organisation_id: UUID, task_id: UUID, team_id: UUID | None = None
     ) -> tuple[calls.Known, CallSpec] | None:
-        """Return a call that is on file, with what was asked."""
+        """Return a call that is on file, with what was asked.
+
+        Args:
+            organisation_id: Whose it is.
+            task_id: Its task.
+            team_id: Who reads it: what was taken out of its texts is put back for its own team.
+        """
         known = await calls.read_call(self.deps.db, organisation_id, task_id)
-        return None if known is None else (known, CallSpec.of(known.input))
+        if known is None:
+            return None
+        spec = CallSpec.of(known.input)
+        if team_id == known.team_id and (originals := await self._originals(known)):
+            assert known.answer is not None
+            answer = restored_answer(
+                Answer.of(known.answer), originals, as_json=is_json(spec)
+            ).document()
+            known = dataclasses.replace(known, answer=known.answer | answer)
+            spec = restored_spec(spec, originals)
+        return known, spec
 
     def cancel(self, task_id: UUID) -> bool:
         """End a call of this process, as if its client had gone; False: it makes no such."""
@@ -402,6 +665,12 @@ class FastLane:
             await calls.disown(self.deps.db, *given_up)
             self._given_up.discard(given_up)
 
+    async def _end_as_wished(self) -> None:
+        """End what was asked to end, if this process was not told when it was asked."""
+        if self.live:
+            for task_id in await calls.calls_to_end(self.deps.db, self.process_id):
+                self.cancel(task_id)
+
 
 async def _quietly(work: Coroutine[Any, Any, None]) -> None:
     try:
@@ -413,9 +682,11 @@ async def _quietly(work: Coroutine[Any, Any, None]) -> None:
 def _kept(
     spec: CallSpec,
     known: calls.Known,
+    originals: Redactions,
     *,
     cache: Literal["hit", "miss"] = "miss",
     replayed: bool = False,
+    said: str | None = None,
 ) -> KeptCall:
     assert known.answer is not None
     return KeptCall(
@@ -423,13 +694,33 @@ def _kept(
         task_id=known.task_id,
         created_at=known.created_at,
         model=known.model,
-        answer=Answer.of(known.answer),
+        answer=restored_answer(Answer.of(known.answer), originals, as_json=is_json(spec)),
         used=usage_of(known.usage),
         billed_usd=known.billed_usd,
         saved_usd=known.saved_usd,
         cache=cache,
         replayed=replayed,
         rate=known.rate,
+        safety=known.answer.get("safety", said),
+    )
+
+
+def _rejected(
+    refused: calls.Unauthenticated | calls.WrongScope,
+) -> Forbidden | Unauthenticated:
+    match refused:
+        case calls.Unauthenticated("address" | "endpoint"):
+            return Forbidden("This key may not be used from this address, or not at this endpoint.")
+        case calls.Unauthenticated():
+            return Unauthenticated("Incorrect API key provided.")
+        case calls.WrongScope():
+            return Forbidden("The key may not make calls: it lacks the scope 'tasks'.")
+
+
+def _unsettled() -> SafetyUnavailable:
+    return SafetyUnavailable(
+        "The safety policy changes faster than a call can be screened; try again.",
+        retry_after_s=1,
     )
 
 
@@ -437,18 +728,10 @@ def _longest(spec: CallSpec, option: Option) -> int | None:
     """Return the longest answer that was asked for, all choices together; None: not said."""
     return None if spec.longest is None else option.longest(spec) * spec.choices
 
-    async def _end_as_wished(self) -> None:
-        """End what was asked to end, if this process was not told when it was asked."""
-        if self.live:
-            for task_id in await calls.calls_to_end(self.deps.db, self.process_id):
-                self.cancel(task_id)
-
 
 def _refused(refusal: Refusal) -> OverlineError:
     if refusal.code == "rate_limited":
         return rate_limited(refusal)
-    if refusal.code == "key_restricted":
-        return Forbidden(f"This key may not use this {refusal.scope}.")
     if refusal.code == "key_restricted":
         return Forbidden(f"This key may not use this {refusal.scope}.")
     if refusal.code != "budget_exceeded":

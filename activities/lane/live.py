@@ -16,9 +16,11 @@ from opentelemetry.trace import Span, SpanKind
 
 from activities.dependencies import Dependencies
 from activities.lane.asking import Prompt, prompt_of
+from activities.lane.gate import FILTERED, Ask
 from activities.lane.journal import LaneJournal
 from activities.lane.options import Option
 from activities.lane.runs import Ended, Piece, Run, TritonRun, UpstreamRun
+from activities.lane.screening import ScreenedCall, unavailable
 from inference.answers import Answer
 from inference.errors import EngineError, EngineUnavailable
 from inference.upstream.messages import Delta
@@ -47,6 +49,7 @@ OUTAGE_PATIENCE_S = 60.0
 # Failures that tell that the engine never worked on the request.
 _NOT_BEGUN = frozenset({"not_ready", "busy", "denied", "unknown_model", "unpaid", "moved"})
 _NOTHING = AttemptUsage(0, 0, 0, "engine")
+NOT_SCREENED = ScreenedCall()
 
 
 def staged(option: Option, prompt: Prompt) -> calls.Staged:
@@ -90,7 +93,9 @@ class LiveCall:
     Attributes:
         task_id: Its task.
         model: Who answers, once `begin` is over.
-        answer: What was made so far.
+        screened: What screening made of its texts.
+        ask: Has a model judge the answer; None where none is to be asked.
+        answer: What was made so far, as its caller is shown it.
         used: What its caller is told of tokens; whole after the last piece.
         billed_usd: What it cost, after the last piece.
     """
@@ -105,11 +110,16 @@ class LiveCall:
     cache_key: str | None
     ended: EndedCall
     rate: Mapping[str, Any] | None = None
+    screened: ScreenedCall = NOT_SCREENED
+    ask: Ask | None = None
+    actor: str = "overline"
     cache = "miss"
     replayed = False
 
     def __post_init__(self) -> None:
-        self.answer = Answer()
+        self._gate = self.screened.gate(self.spec)
+        # What is kept and what is shown are the same where nothing stands between.
+        self.answer = self._gate.shown if self._gate is not None else Answer()
         self.used = TokenUsage()
         self.billed_usd = Decimal(0)
         self.saved_usd = Decimal(0)
@@ -119,7 +129,7 @@ class LiveCall:
         self._number = 0
         self._trace_id = current_trace_id()
         self._closing: asyncio.Task[None] | None = None
-        self._first: Piece | None = None
+        self._first: tuple[Piece, tuple[Delta, ...]] | None = None
         self._span: Span | None = None
         self._start()
 
@@ -138,6 +148,14 @@ class LiveCall:
         """How many engines were asked: each once."""
         return self._number + 1
 
+    @property
+    def safety(self) -> str | None:
+        """What its caller is told of its policy: `flag`, `redact` or `dry_run`."""
+        before = self.screened.said
+        if self._gate is None or self._gate.said is None or before == "redact":
+            return before
+        return self._gate.said
+
     async def begin(self) -> None:
         """Wait for the first piece; before it, another candidate may take over.
 
@@ -147,8 +165,8 @@ class LiveCall:
         """
         while True:
             try:
-                self._first = await anext(self._pieces)
-                self._take(self._first)
+                piece = await anext(self._pieces)
+                self._first = piece, self._take(piece)
                 return
             except StopAsyncIteration:
                 failure: Exception = EngineUnavailable("the engine said nothing", "incomplete")
@@ -173,14 +191,16 @@ class LiveCall:
         Raises:
             EngineError: It broke off; the call is closed.
             Fenced: Somebody else has taken the call over.
+            SafetyUnavailable: What its policy asks for cannot be judged; the call is closed.
         """
-        piece, self._first = self._first, None
-        assert piece is not None
+        assert self._first is not None
+        (piece, shown), self._first = self._first, None
+        gate = self._gate
         try:
-            while piece.ended is None:
-                yield piece.deltas
+            while piece.ended is None and not (gate is not None and gate.blocked):
+                yield shown
                 piece = await anext(self._pieces)
-                self._take(piece)
+                shown = self._take(piece)
         except EngineError as error:
             record_interruption(self.option.deployment.model, "failed")
             self._end_span(error.code)
@@ -189,8 +209,18 @@ class LiveCall:
         except StopAsyncIteration:
             await self._fail("incomplete", await self._run.used())
             raise EngineUnavailable("the stream ended without its last piece") from None
+        if gate is not None:
+            if gate.asks:
+                shown += await gate.judged(self.ask)
+                self._journal.add([], gate.journal())
+            if gate.blocked:
+                if gate.failed is None:
+                    yield shown
+                await self._filter(piece.ended)
+                return
+        assert piece.ended is not None
         # The last words first: they need not wait for the books.
-        yield piece.deltas
+        yield shown
         await self._succeed(piece.ended)
 
     async def leave(self) -> None:
@@ -251,10 +281,52 @@ class LiveCall:
         )
         self._start()
 
-    def _take(self, piece: Piece) -> None:
-        for delta in piece.deltas:
-            self.answer.add(delta)
-        self._journal.add(piece.token_ids, piece.text)
+    def _take(self, piece: Piece) -> tuple[Delta, ...]:
+        """Take down a piece, and return what its caller is shown of it."""
+        gate = self._gate
+        if gate is None:
+            for delta in piece.deltas:
+                self.answer.add(delta)
+            self._journal.add(piece.token_ids, piece.text)
+            return piece.deltas
+        shown = gate.take(piece.deltas, ended=piece.ended is not None)
+        self._journal.add(piece.token_ids, gate.journal())
+        return shown
+
+    @property
+    def _kept(self) -> Answer:
+        """The answer as it is kept: as the policy let it pass, without the originals."""
+        return self.answer if self._gate is None else self._gate.kept
+
+    async def _filter(self, end: Ended | None) -> None:
+        """End an answer that its policy cut off: the engine stops, and what it made is paid for.
+
+        Raises:
+            SafetyUnavailable: It was not judged to be bad, but could not be judged.
+        """
+        assert self._gate is not None
+        if end is None:
+            with contextlib.suppress(Exception):
+                await self._pieces.aclose()
+            record_interruption(self.option.deployment.model, "cancelled")
+        used = await self._run.used() if end is None else end.usage
+        self._end_span(FILTERED)
+        if self._gate.failed is not None:
+            told = unavailable(self._gate.failed)
+            await self._close(
+                "failed",
+                used,
+                error_code="safety_unavailable",
+                error={
+                    "code": told.code,
+                    "message": told.message,
+                    "step": 1,
+                    "layer": "generation.generate",
+                },
+            )
+            raise told
+        self.used = _told(used)
+        await self._close("succeeded", used, finish_reason=FILTERED)
 
     def _used_by(self, error: Exception) -> AttemptUsage:
         if not isinstance(error, EngineError) or error.usage is None:
@@ -280,7 +352,7 @@ class LiveCall:
             "succeeded",
             end.usage,
             # What its caller is told: a choice among functions is an end of its own.
-            finish_reason=self.answer.finish_reason or end.finish_reason,
+            finish_reason=self._kept.finish_reason or end.finish_reason,
             stop_reason=end.stop_reason,
             timings=end.timings,
             cache_key=self.cache_key,
@@ -338,6 +410,9 @@ class LiveCall:
         seq, ids, text = self._journal.rest()
         kept = outcome != "failed"
         option = self.option
+        decision = self._gate and self._gate.decision(
+            self.task_id, self.screened.version, actor=self.actor
+        )
         return calls.Ending(
             generation_key=self._key,
             epoch=1,
@@ -346,7 +421,7 @@ class LiveCall:
             seq=seq,
             token_ids=ids,
             text=text,
-            answer=self.answer.document() if kept else None,
+            answer=self.screened.marked(self._kept, self.safety) if kept else None,
             answer_usage=usage_document(used) if kept else None,
             decision={
                 "route": self.spec.model,
@@ -360,6 +435,7 @@ class LiveCall:
                 ],
                 "refused": [],
             },
+            decisions=(decision,) if decision else (),
             **fields,
         )
 
@@ -407,7 +483,7 @@ class LiveCall:
             genai.set_content(
                 span,
                 trace_prompts=self.deps.settings.trace_prompts,
-                answer=self.answer.text,
+                answer=self._kept.text,
                 finish_reason=end.finish_reason,
             )
         span.end()

@@ -194,4 +194,7 @@ def cache_key(spec: CallSpec, wish: str) -> str | None:
     if wish == "off" or (wish == "auto" and not (greedy and plain)):
         return None
     essence = [PROMPT_FORMAT, spec.model, spec.messages, spec.prompt, asked]
+    if spec.policy:
+        # What another policy let through need not be what this one does.
+        essence.append(spec.policy)
     return "call:" + hashlib.sha256(msgspec.json.encode(essence, order="deterministic")).hexdigest()

@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+from dataclasses import dataclass
+from uuid import UUID
 
 from temporalio import activity
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
 from activities.heartbeats import heartbeats
-from activities.lane.asking import prompt_of
+from activities.lane.asking import prompt_of, sampling_of
+from activities.lane.gate import FILTERED, Gate
 from activities.lane.journal import LaneJournal
 from activities.lane.live import usage_document
 from activities.lane.options import Option
-from activities.lane.runs import Ended, Run, TritonRun, UpstreamRun
+from activities.lane.runs import Ended, Piece, Run, TritonRun, UpstreamRun
+from activities.lane.screening import ScreenedCall
 from activities.lost_attempts import LostAttempts
 from inference.answers import Answer
 from inference.errors import EngineUnavailable, RequestRefused
 from observability.metrics import record_generation, record_task
 from observability.spans import current_trace_id
 from store import calls, journal
-from store.journal import AttemptUsage, Begun
+from store.decisions import Decision
+from store.journal import AttemptTimings, AttemptUsage, Begun
 from workflows.contracts import AccountInput, Candidate, GenerateInput, Sampling, Turn
 from workflows.contracts.call import CallEnd, CallInput, CallSpec
 from workflows.errors import ModelChanged
@@ -147,6 +152,14 @@ class CallRecovery:
         self, call: CallInput, spec: CallSpec, option: Option, begun: Begun, replica: str
     ) -> None:
         prompt = await prompt_of(self._deps, option, spec)
+        screened, gate = await self._screening(call, spec)
+        before = begun.text
+        if gate is not None and not option.is_upstream:
+            # What is on file is what passed; what the engine has said is in its token ids.
+            gate.journaled(begun.text)
+            tokenizer = await self._deps.tokenizers.of(option.model.name)
+            stops = sampling_of(spec, prompt, tokenizer.stops).stop
+            before = tokenizer.told(begun.generated_ids, stops)
         run: Run = (
             UpstreamRun(self._deps, option, spec, url=replica)
             if option.is_upstream
@@ -159,7 +172,7 @@ class CallRecovery:
                 url=replica,
                 request_id=begun.request_id,
                 generated_ids=begun.generated_ids,
-                generated_text=begun.text,
+                generated_text=before,
             )
         )
         writer = LaneJournal(
@@ -173,12 +186,13 @@ class CallRecovery:
         try:
             async with contextlib.aclosing(run.pieces()) as pieces:
                 async for piece in pieces:
-                    for delta in piece.deltas:
-                        answer.add(delta)
-                    writer.add(piece.token_ids, piece.text)
+                    await _take(piece, answer, gate, writer)
+                    if gate is not None and gate.blocked and piece.ended is None:
+                        break
                     if piece.ended is not None:
                         await writer.stop()
-                        await self._close(call, begun, writer, answer, piece.ended)
+                        kept = _Kept(answer, gate, screened)
+                        await self._close(call, begun, writer, kept, piece.ended)
                         record_generation(
                             option.deployment.model,
                             piece.ended.usage,
@@ -186,12 +200,27 @@ class CallRecovery:
                             len(begun.generated_ids),
                         )
                         return
+                else:
+                    raise EngineUnavailable("the stream ended without its last piece", "incomplete")
+            # The policy cut it off: closing the stream has stopped the engine.
+            end = Ended(await run.used(), FILTERED, None, AttemptTimings())
+            await writer.stop()
+            await self._close(call, begun, writer, _Kept(answer, gate, screened), end)
         finally:
             await asyncio.shield(writer.stop())
-        raise EngineUnavailable("the stream ended without its last piece", "incomplete")
+
+    async def _screening(self, call: CallInput, spec: CallSpec) -> tuple[ScreenedCall, Gate | None]:
+        """Return what screening made of the call when it was opened, and what its answer passes."""
+        if not spec.policy:
+            return ScreenedCall(), None
+        organisation, screening = call.tenant.organisation_id, self._deps.screening
+        policy = await screening.policies.version(organisation, spec.policy)
+        redactions, _ = await screening.redactions(organisation, call.task_id)
+        screened = ScreenedCall(spec.policy, policy, redactions)
+        return screened, screened.gate(spec)
 
     async def _close(
-        self, call: CallInput, begun: Begun, writer: LaneJournal, answer: Answer, end: Ended
+        self, call: CallInput, begun: Begun, writer: LaneJournal, kept: _Kept, end: Ended
     ) -> None:
         await writer.settle_doubt()
         seq, ids, text = writer.rest()
@@ -215,15 +244,57 @@ class CallRecovery:
                 seq=seq,
                 token_ids=ids,
                 text=text,
-                finish_reason=answer.finish_reason or end.finish_reason,
+                finish_reason=kept.answer.finish_reason or end.finish_reason,
                 stop_reason=end.stop_reason,
                 timings=end.timings,
-                answer=answer.document(),
+                answer=kept.screened.marked(kept.answer, kept.said),
                 answer_usage=usage_document(whole),
+                decisions=kept.decisions(call.task_id),
             ),
             current_trace_id(),
         )
         record_task("succeeded")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An answer as it is kept, and what was decided about it."""
+
+    made: Answer
+    gate: Gate | None
+    screened: ScreenedCall
+
+    @property
+    def answer(self) -> Answer:
+        """As the policy let it pass."""
+        return self.made if self.gate is None else self.gate.kept
+
+    @property
+    def said(self) -> str | None:
+        """What whoever reads it again is told of the policy."""
+        if self.gate is not None and self.gate.said is not None:
+            return self.gate.said
+        return "redact" if self.screened.redactions else None
+
+    def decisions(self, task_id: UUID) -> tuple[Decision, ...]:
+        """What is filed of it."""
+        if self.gate is None:
+            return ()
+        made = self.gate.decision(task_id, self.screened.version, actor="overline")
+        return (made,) if made else ()
+
+
+async def _take(piece: Piece, answer: Answer, gate: Gate | None, writer: LaneJournal) -> None:
+    """Take down a piece; at its end the whole is judged by what can be asked here: no model."""
+    if gate is None:
+        for delta in piece.deltas:
+            answer.add(delta)
+        writer.add(piece.token_ids, piece.text)
+        return
+    gate.take(piece.deltas, ended=piece.ended is not None)
+    if gate.asks and (gate.blocked or piece.ended is not None):
+        await gate.judged(None)
+    writer.add(piece.token_ids, gate.journal())
 
 
 def _key(begun: Begun) -> str:

@@ -36,6 +36,7 @@ def call_headers(
     cost_usd: str | None,
     rate: Mapping[str, Any] | None = None,
     attempts: int | None = None,
+    safety: str | None = None,
 ) -> dict[str, str]:
     """Return the headers of an answer."""
     headers = {
@@ -48,6 +49,8 @@ def call_headers(
         headers["x-overline-cost-usd"] = cost_usd
     if attempts is not None:
         headers["x-overline-attempts"] = str(attempts)
+    if safety is not None:
+        headers["x-overline-safety"] = safety
     if replayed:
         headers["idempotency-replayed"] = "true"
     warnings = (rate or {}).get("budgets")
@@ -195,4 +198,5 @@ def _headers(call: Call, cost_usd: str | None) -> Mapping[str, str]:
         cost_usd=cost_usd,
         rate=call.rate,
         attempts=call.attempts,
+        safety=call.safety,
     )

@@ -147,10 +147,13 @@ _CODES: Mapping[type[errors.OverlineError], tuple[int, str]] = {
     errors.KeyRefused: (403, "key_refused"),
     errors.Forbidden: (403, "insufficient_permissions"),
     errors.BudgetExceeded: (402, "insufficient_quota"),
+    errors.ContentBlocked: (400, "content_filter"),
+    errors.ApprovalRequired: (403, "approval_required"),
     errors.RateLimited: (429, "rate_limit_exceeded"),
     errors.DatabaseDown: (503, "database_unavailable"),
     errors.OrchestratorDown: (503, "orchestrator_unavailable"),
     errors.EngineDown: (503, "model_unavailable"),
+    errors.SafetyUnavailable: (503, "safety_unavailable"),
     errors.ModelChanged: (503, "model_changed"),
 }
 

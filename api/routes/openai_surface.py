@@ -36,7 +36,7 @@ from api.parts import Parts
 from inference.answers import Answer
 from inference.usage import TokenUsage
 from store.calls import Known
-from store.identity import Origin
+from store.identity import Origin, Principal
 from workflows.contracts.call import CallSpec, OnDisconnect
 
 __all__ = ["router"]
@@ -79,9 +79,7 @@ async def create_chat_completion(request: Request, parts: PartsOf) -> Response:
 )
 async def get_chat_completion(completion_id: str, caller: Caller, parts: PartsOf) -> Response:
     """Read the answer of a call by its id; one that is still being made is a 409."""
-    known, spec = await _on_file(
-        _lane(parts), caller.organisation_id, completion_id, "chatcmpl-", "chat"
-    )
+    known, spec = await _on_file(_lane(parts), caller, completion_id, "chatcmpl-", "chat")
     document = chat_completion(
         _answer(known),
         own_id=completion_id,
@@ -123,7 +121,7 @@ async def create_response(request: Request, parts: PartsOf) -> Response:
     history: list[dict[str, Any]] = []
     if asked.previous_response_id is not None:
         principal = await parts.callers.principal(door.token, parts.database, door.origin)
-        history = await _history(door.lane, principal.organisation_id, asked.previous_response_id)
+        history = await _history(door.lane, principal, asked.previous_response_id)
     return door.answer(
         response_call(door.document, door.on_disconnect, asked=asked, history=history)
     )
@@ -134,9 +132,7 @@ async def create_response(request: Request, parts: PartsOf) -> Response:
 )
 async def get_response(response_id: str, caller: Caller, parts: PartsOf) -> Response:
     """Read a response by its id; one that is still being made is a 409."""
-    known, spec = await _on_file(
-        _lane(parts), caller.organisation_id, response_id, "resp_", "responses"
-    )
+    known, spec = await _on_file(_lane(parts), caller, response_id, "resp_", "responses")
     document = response_object(
         read_response({**spec.shown, "input": "-", "previous_response_id": None}).model_copy(
             update={"previous_response_id": spec.shown.get("previous_response_id")}
@@ -185,6 +181,7 @@ async def create_embeddings(request: Request, parts: PartsOf) -> Response:
         replayed=made.replayed,
         cost_usd=f"{made.billed_usd:f}",
         rate=made.rate,
+        safety=made.safety,
     )
     return Response(msgspec.json.encode(document), media_type="application/json", headers=headers)
 
@@ -317,7 +314,7 @@ def _one_of(value: str | None, name: str, known: tuple[str, ...]) -> str:
 
 
 async def _on_file(
-    lane: Lane, organisation_id: UUID, own_id: str, prefix: str, endpoint: str
+    lane: Lane, reader: Principal, own_id: str, prefix: str, endpoint: str
 ) -> tuple[Known, CallSpec]:
     """Return a call by the id of its answer.
 
@@ -331,7 +328,7 @@ async def _on_file(
         task_id = UUID(hex=own_id.removeprefix(prefix))
     except ValueError:
         raise missing from None
-    found = await lane.read(organisation_id, task_id)
+    found = await lane.read(reader.organisation_id, task_id, reader.team_id)
     if found is None or found[0].endpoint != endpoint or not found[0].stored:
         raise missing
     known, spec = found
@@ -346,10 +343,10 @@ async def _on_file(
     return known, spec
 
 
-async def _history(lane: Lane, organisation_id: UUID, response_id: str) -> list[dict[str, Any]]:
+async def _history(lane: Lane, reader: Principal, response_id: str) -> list[dict[str, Any]]:
     """Return the conversation up to the end of a response; instructions are not part of it."""
     try:
-        known, spec = await _on_file(lane, organisation_id, response_id, "resp_", "responses")
+        known, spec = await _on_file(lane, reader, response_id, "resp_", "responses")
     except OpenAIError as error:
         if error.status != 404:
             raise
@@ -375,5 +372,6 @@ def _document(document: dict[str, Any], known: Known) -> Response:
         cache="miss",
         replayed=False,
         cost_usd=f"{known.billed_usd:f}",
+        safety=(known.answer or {}).get("safety"),
     )
     return Response(msgspec.json.encode(document), media_type="application/json", headers=headers)

@@ -34,6 +34,7 @@ class CallSpec:
         shown: Fields of the request that its answer repeats.
         stored: Whether it may be read again by its id.
         on_disconnect: What becomes of it when the client goes away.
+        policy: Version of the safety policy that its texts were screened by; 0: none held.
     """
 
     endpoint: Endpoint
@@ -46,6 +47,7 @@ class CallSpec:
     tags: dict[str, str] = field(default_factory=dict)
     stored: bool = True
     on_disconnect: OnDisconnect = "cancel"
+    policy: int = 0
 
     def document(self) -> dict[str, Any]:
         """Return it as it is kept; what else the row has is not repeated."""
@@ -61,6 +63,8 @@ class CallSpec:
             kept["prompt"] = self.prompt
         if self.shown:
             kept["shown"] = self.shown
+        if self.policy:
+            kept["policy"] = self.policy
         return kept
 
     @classmethod
@@ -74,6 +78,7 @@ class CallSpec:
             parameters=dict(kept["parameters"]),
             shown=dict(kept.get("shown", {})),
             on_disconnect=kept.get("on_disconnect", "cancel"),
+            policy=kept.get("policy", 0),
         )
 
     @property

@@ -13,6 +13,7 @@ from uuid_utils.compat import uuid7
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
 from activities.filing import digest_of_request, first_call_usd
+from activities.screening import screened_of, screened_texts
 from activities.tool_drafts import Answer
 from activities.tool_results import Allowed, ToolResults
 from inference.json_schema import first_problem
@@ -23,16 +24,23 @@ from store.identity import Principal
 from store.pricing import UnknownName, Unpriced
 from store.refusals import Refusal
 from workflows.child_contracts import AskInput, ChildFiled, EndChildInput, Heard, HearInput
-from workflows.contracts import TaskError, TaskRequest, Tenant, ToolOutput
+from workflows.contracts import FiledRequest, TaskError, Tenant, ToolOutput
 from workflows.errors import EndedOutside
 from workflows.planning import headline, plan_task
 
 __all__ = ["Children", "child_request", "why_not"]
 
+# A sub-agent is not asked what a person would have to be asked about first: its parent may be.
+_NOT_ASKED = ("block", "require_approval")
 
-def child_request(template: dict[str, Any], asked: AskInput, question: str) -> TaskRequest:
-    """Return what a sub-agent is asked, within what its parent has left."""
-    request = TaskRequest.model_validate({**template, "input": question})
+
+def child_request(template: dict[str, Any], asked: AskInput, question: str) -> FiledRequest:
+    """Return what a sub-agent is asked, within what its parent has left, by its parent's policy."""
+    safety = asked.call.safety
+    request = FiledRequest.model_validate({**template, "input": question})
+    if safety is not None:
+        # Whether the tree may begin was asked for its root.
+        request = request.model_copy(update={"safety": safety.model_copy(update={"asks": None})})
     limits = request.limits.model_copy(
         update={
             "max_tokens": _least(request.limits.max_tokens, asked.tokens_left),
@@ -127,14 +135,23 @@ class Children:
         problem = first_problem(json.dumps(tool.input_schema), allowed.arguments)
         if problem is not None:
             return f"the arguments do not fit: {problem}"
-        request = child_request(tool.target["request"], asked, str(allowed.arguments["input"]))
+        question = str(allowed.arguments["input"])
+        verdict = await screened_texts(
+            self._deps, call, call.safety, "input", [question], call.call_id
+        )
+        if verdict is not None:
+            screened = screened_of(call.safety, verdict)
+            if screened is not None and screened.rule and screened.outcome in _NOT_ASKED:
+                return f"rule {screened.rule!r} blocks the question"
+            question = verdict.texts[0]
+        request = child_request(tool.target["request"], asked, question)
         try:
             worst_case = first_call_usd(await self._deps.catalogue.read(), request)
         except (UnknownName, Unpriced) as error:
             return str(error)
         parent = await self._row(organisation, call.task_id)
-        stored = request.model_dump(mode="json")
-        verdict = await children.file_child(
+        stored = _stored(request)
+        filed_child = await children.file_child(
             self._deps.db,
             _payer(call.tenant),
             task_id=uuid7(),
@@ -151,16 +168,16 @@ class Children:
             parent_step=call.step,
             call_id=call.call_id,
         )
-        if isinstance(verdict, Refusal):
-            record_refusal(verdict.code, verdict.scope)
-            return why_not(verdict)
-        if verdict.created:
+        if isinstance(filed_child, Refusal):
+            record_refusal(filed_child.code, filed_child.scope)
+            return why_not(filed_child)
+        if filed_child.created:
             record_task("accepted")
         else:
             # What is on file counts: a step that is taken anew may have less time left.
-            filed = await self._row(organisation, verdict.task_id)
-            request = TaskRequest.model_validate(filed.input)
-        task = plan_task(verdict.task_id, call.tenant, request)
+            filed = await self._row(organisation, filed_child.task_id)
+            request = FiledRequest.model_validate(filed.input)
+        task = plan_task(filed_child.task_id, call.tenant, request)
         return ChildFiled(task=task, headline=f"{name}: {headline(task)}"[:180])
 
     async def _row(self, organisation_id: UUID, task_id: UUID) -> tasks.Task:
@@ -168,6 +185,11 @@ class Children:
         if row is None:
             raise NoSuchRow("no such task")
         return row
+
+
+def _stored(request: FiledRequest) -> dict[str, Any]:
+    """Return a request as it is filed; one without a policy says nothing of any."""
+    return request.model_dump(mode="json", exclude={"safety"} if request.safety is None else None)
 
 
 def _payer(tenant: Tenant) -> Principal:

@@ -1,19 +1,71 @@
-"""What filing a task takes besides its request: what its first call can cost, and a digest."""
+"""What filing a task takes besides its request: screening, a digest, what its first call costs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
+from activities.dependencies import Dependencies
+from safety.policy import Place
 from store.catalogue import Catalogue
+from store.identity import Principal
 from store.pricing import models_of, worst_case_usd
+from store.screened_tasks import TaskScreening
+from store.screening import NewTask
 from workflows.contracts import TaskRequest, tool_call_tokens
+from workflows.errors import ContentBlocked
 from workflows.planning import first_turn
+from workflows.screening import filed_as, texts_of, with_texts
 
-__all__ = ["digest_of_request", "first_call_usd"]
+__all__ = ["Screened", "digest_of_request", "first_call_usd", "screened_task"]
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A task that a worker files, as it is filed.
+
+    Attributes:
+        request: With the policy it was screened by, if one holds.
+        filed: What is filed with it.
+        version: Of the policy; 0: there is none.
+    """
+
+    request: TaskRequest
+    filed: TaskScreening | None = None
+    version: int = 0
+
+
+async def screened_task(
+    deps: Dependencies, payer: Principal, task_id: UUID, request: TaskRequest
+) -> Screened:
+    """Screen a task that nobody sends at this moment.
+
+    Raises:
+        ContentBlocked: A rule blocks it; that is on file.
+    """
+    organisation = payer.organisation_id
+    texts: dict[Place, Sequence[str]] = {"input": texts_of(request)}
+    new = NewTask(organisation, payer.team_id, task_id, texts, payer.key_prefix)
+    while True:
+        made = await deps.screening.of_new(new)
+        if made is None:
+            return Screened(request)
+        if made.outcome != "block":
+            break
+        # Nothing is refused by a policy that holds no more.
+        if not await deps.screening.look(organisation, payer.team_id, made.version):
+            await deps.screening.note(organisation, made.filed.decisions)
+            raise ContentBlocked(f"rule {made.rule!r} blocks what is asked", rule=made.rule)
+    asks = made.rule if made.outcome == "require_approval" else None
+    said = with_texts(request, made.texts["input"])
+    return Screened(
+        filed_as(said, version=made.version, scope=task_id, asks=asks), made.filed, made.version
+    )
 
 
 def first_call_usd(catalogue: Catalogue, request: TaskRequest) -> Decimal:

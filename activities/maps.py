@@ -14,7 +14,7 @@ from store.pricing import UnknownName, Unpriced
 from store.refusals import Refusal
 from workflows import transcript
 from workflows.child_contracts import MapBatch, MapItem, NextInput
-from workflows.contracts import TaskError, TaskRequest
+from workflows.contracts import FiledRequest, TaskError
 from workflows.errors import BudgetExceeded, KeyRefused, NotFound
 from workflows.planning import headline, plan_task
 
@@ -37,7 +37,7 @@ class Maps:
         organisation = wanted.tenant.organisation_id
         read = await maps.map_request(self._deps.db, organisation, wanted.task_id)
         template = read.get("task", {})
-        common = TaskRequest.model_validate({**template, **_ANY})
+        common = FiledRequest.model_validate({**template, **_ANY})
         try:
             worst_case = first_call_usd(await self._deps.catalogue.read(), common)
         except (UnknownName, Unpriced) as error:
@@ -66,7 +66,7 @@ class Maps:
 
 
 def _item(filed: maps.FiledItem, template: dict[str, object]) -> MapItem:
-    request = TaskRequest.model_validate({**template, **filed.input})
+    request = FiledRequest.model_validate({**template, **filed.input})
     digest, chars = transcript.start(request.system, request.conversation())
     return MapItem(
         number=filed.number, task_id=filed.task_id, prompt_digest=digest, prompt_chars=chars

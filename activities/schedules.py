@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from uuid import UUID
 
 from temporalio import activity
@@ -9,13 +10,14 @@ from uuid_utils.compat import uuid7
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
-from activities.filing import digest_of_request
+from activities.filing import digest_of_request, screened_task
 from observability.metrics import record_refusal, record_task
 from store import schedules, tasks
+from store.errors import PolicyChanged
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from store.refusals import Refusal
-from workflows.contracts import TaskRequest, Tenant
-from workflows.errors import BudgetExceeded, Forbidden, KeyRefused, NotFound
+from workflows.contracts import FiledRequest, TaskRequest, Tenant
+from workflows.errors import BudgetExceeded, ContentBlocked, Forbidden, KeyRefused, NotFound
 from workflows.planning import headline, plan_task
 from workflows.schedule_contracts import Filed, Fire, StartedInput
 
@@ -46,21 +48,10 @@ class Schedules:
             first_call = worst_case_usd(catalogue, models, due.first_max_tokens)
         except (UnknownName, Unpriced) as error:
             return await self._refuse(fire, NotFound.code, str(error))
-        stored = request.model_dump(mode="json")
-        verdict = await tasks.submit_task(
-            self._deps.db,
-            due.principal,
-            task_id=uuid7(),
-            # A caller's key holds no blank, so it is never one of these.
-            idempotency_key=f"schedule {fire.schedule_id} {fire.fire}",
-            request_digest=digest_of_request(stored),
-            input=stored,
-            user=request.user,
-            tags=dict(request.tags),
-            route=request.route,
-            worst_case_usd=first_call,
-            max_cost_usd=request.limits.max_cost_usd or self._deps.settings.default_max_cost_usd,
-        )
+        try:
+            verdict, filed = await self._submit(fire, due, request, first_call)
+        except ContentBlocked as error:
+            return await self._refuse(fire, ContentBlocked.code, error.message)
         if isinstance(verdict, Refusal):
             record_refusal(verdict.code, verdict.scope)
             if verdict.code != "budget_exceeded":
@@ -75,8 +66,47 @@ class Schedules:
             team_id=due.principal.team_id,
             key_id=due.principal.key_id,
         )
-        task = plan_task(verdict.task_id, tenant, request)
+        task = plan_task(verdict.task_id, tenant, filed)
         return Filed(task=task, headline=headline(task)[:180])
+
+    async def _submit(
+        self, fire: Fire, due: schedules.Due, request: TaskRequest, first_call: Decimal
+    ) -> tuple[tasks.Submitted | Refusal, TaskRequest]:
+        """Screen the task and file it; screen it again if another policy holds by then.
+
+        Raises:
+            ContentBlocked: A rule of the policy blocks it.
+        """
+        task_id, digest = uuid7(), digest_of_request(request.model_dump(mode="json"))
+        while True:
+            screened = await screened_task(self._deps, due.principal, task_id, request)
+            try:
+                verdict = await tasks.submit_task(
+                    self._deps.db,
+                    due.principal,
+                    task_id=task_id,
+                    # A caller's key holds no blank, so it is never one of these.
+                    idempotency_key=f"schedule {fire.schedule_id} {fire.fire}",
+                    request_digest=digest,
+                    input=screened.request.model_dump(mode="json"),
+                    user=request.user,
+                    tags=dict(request.tags),
+                    route=request.route,
+                    worst_case_usd=first_call,
+                    max_cost_usd=request.limits.max_cost_usd
+                    or self._deps.settings.default_max_cost_usd,
+                    screening=screened.filed,
+                )
+            except PolicyChanged:
+                await self._deps.screening.look(
+                    fire.organisation_id, due.principal.team_id, screened.version
+                )
+                continue
+            if isinstance(verdict, Refusal) or verdict.created:
+                return verdict, screened.request
+            # Filed by an attempt before: what is on file counts, its redactions too.
+            row = await tasks.get_task(self._deps.db, fire.organisation_id, verdict.task_id)
+            return verdict, FiledRequest.model_validate(row.input) if row else request
 
     @activity.defn(name="schedules.started")
     @typed_failures

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
+from uuid import UUID
 
 from temporalio import activity
 from uuid_utils.compat import uuid7
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
-from activities.filing import digest_of_request
+from activities.filing import Screened, digest_of_request
 from observability.metrics import record_refusal, record_task
 from store import sessions, turns
-from store.errors import DatabaseUnavailable, StoreError
+from store.errors import DatabaseUnavailable, PolicyChanged, StoreError
+from store.identity import Principal
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from store.refusals import Refusal
-from workflows.contracts import NextTurn, SessionInput, TaskRequest, Tenant
-from workflows.errors import BudgetExceeded, Forbidden, KeyRefused, NotFound
+from store.screened_tasks import TaskScreening
+from store.screening import About, decision_of
+from store.tasks import Submitted
+from workflows.contracts import FiledRequest, NextTurn, SessionInput, TaskRequest, Tenant
+from workflows.errors import BudgetExceeded, ContentBlocked, Forbidden, KeyRefused, NotFound
 from workflows.planning import headline, plan_task
+from workflows.screening import filed_as, texts_of, with_texts
 from workflows.transcript import extend, said
 
 __all__ = ["Sessions"]
@@ -42,7 +49,7 @@ class Sessions:
             found = await sessions.get_session(self._deps.db, organisation, session_id)
             return NextTurn(closed=found is None or found.closed_at is not None)
         if head.task_id is not None:
-            running = TaskRequest.model_validate(head.input)
+            running = FiledRequest.model_validate(head.input)
             return _turn(head, running, (head.digest or "", head.chars or 0))
         if not head.key_stands:
             return await self._refuse(
@@ -64,29 +71,12 @@ class Sessions:
         except (UnknownName, Unpriced) as error:
             return await self._refuse(session, head, NotFound.code, str(error))
         before = await self._before(session, head)
-        stored = request.model_dump(mode="json")
         try:
-            verdict = await turns.file_turn(
-                self._deps.db,
-                head.principal,
-                session_id=session_id,
-                number=head.number,
-                digest=before[0],
-                chars=before[1],
-                task_id=uuid7(),
-                # A caller's key holds no blank, so it is never one of these.
-                idempotency_key=f"session {session_id} {head.number}",
-                request_digest=digest_of_request(stored),
-                input=stored,
-                user=request.user,
-                tags=dict(request.tags),
-                route=request.route,
-                worst_case_usd=first_call,
-                max_cost_usd=request.limits.max_cost_usd
-                or self._deps.settings.default_max_cost_usd,
-            )
+            verdict, filed = await self._file(session_id, head, request, first_call, before)
         except DatabaseUnavailable:
             raise
+        except ContentBlocked as error:
+            return await self._refuse(session, head, ContentBlocked.code, error.message)
         except StoreError as error:
             # What the key may not use, in the store's own words. A message that cannot be filed
             # must not keep those behind it from their turns.
@@ -99,7 +89,93 @@ class Sessions:
             return await self._refuse(session, head, BudgetExceeded.code, words)
         if verdict.created:
             record_task("accepted")
-        return _turn(replace(head, task_id=verdict.task_id), request, before)
+        return _turn(replace(head, task_id=verdict.task_id), filed, before)
+
+    async def _file(
+        self,
+        session_id: UUID,
+        head: turns.Head,
+        request: TaskRequest,
+        first_call: Decimal,
+        before: tuple[str, int],
+    ) -> tuple[Submitted | Refusal, TaskRequest]:
+        """Screen the turn and file it; screen it again if another policy holds by then.
+
+        Raises:
+            ContentBlocked: A rule of the policy blocks it.
+        """
+        payer, task_id = head.principal, uuid7()
+        while True:
+            screened = await self._screened(session_id, payer, task_id, request)
+            stored = screened.request.model_dump(mode="json")
+            try:
+                verdict = await turns.file_turn(
+                    self._deps.db,
+                    payer,
+                    session_id=session_id,
+                    number=head.number,
+                    digest=before[0],
+                    chars=before[1],
+                    task_id=task_id,
+                    # A caller's key holds no blank, so it is never one of these.
+                    idempotency_key=f"session {session_id} {head.number}",
+                    request_digest=digest_of_request(stored),
+                    input=stored,
+                    user=request.user,
+                    tags=dict(request.tags),
+                    route=request.route,
+                    worst_case_usd=first_call,
+                    max_cost_usd=request.limits.max_cost_usd
+                    or self._deps.settings.default_max_cost_usd,
+                    screening=screened.filed,
+                    content=screened.request.input,
+                )
+            except PolicyChanged:
+                await self._deps.screening.look(
+                    payer.organisation_id, payer.team_id, screened.version
+                )
+                continue
+            return verdict, screened.request
+
+    async def _screened(
+        self, session_id: UUID, payer: Principal, task_id: UUID, request: TaskRequest
+    ) -> Screened:
+        """Screen a turn; what is taken out of its texts is its session's.
+
+        Raises:
+            ContentBlocked: A rule of the policy blocks it; that is on file.
+        """
+        organisation = payer.organisation_id
+        screening = self._deps.screening
+        while True:
+            held = screening.policies.of_team(organisation, payer.team_id)
+            if held is None or not held.version:
+                return Screened(request)
+            about = About(
+                organisation, task_id, session_id, held.version, 0, actor=payer.key_prefix
+            )
+            verdict = await screening.check(about, "input", texts_of(request))
+            if verdict is None:
+                return Screened(
+                    filed_as(request, version=held.version, scope=session_id),
+                    TaskScreening(),
+                    held.version,
+                )
+            decision = decision_of(about, "input", verdict)
+            filed = [decision] if decision is not None else []
+            rule = verdict.decisive.rule if verdict.decisive else None
+            if verdict.outcome != "block":
+                asks = rule if verdict.outcome == "require_approval" else None
+                said = with_texts(request, verdict.texts)
+                return Screened(
+                    filed_as(said, version=held.version, scope=session_id, asks=asks),
+                    TaskScreening(filed),
+                    held.version,
+                )
+            # Nothing is refused by a policy that holds no more.
+            if not await screening.look(organisation, payer.team_id, held.version):
+                await screening.note(organisation, filed)
+                raise ContentBlocked(f"rule {rule!r} blocks what was said", rule=rule)
 
     async def _before(self, session: SessionInput, head: turns.Head) -> tuple[str, int]:
         """Return digest and length of what was said in the session before a message."""

@@ -14,16 +14,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 from fastapi.sse import ServerSentEvent
 
+from api.restoring import redactions_for, restored, safety_of
 from api.task_views import StreamEvent
 from store import tasks
 from store.database import Database
 from store.errors import DatabaseUnavailable
 from store.events import Event, EventHub, Wake, last_event, read_events
+from store.screening import Screening
 
 __all__ = ["Feed", "Feeds", "Item"]
 
@@ -44,14 +46,14 @@ class Item:
     sent: ServerSentEvent
 
     @classmethod
-    def of(cls, event: Event) -> Self:
-        """Put an event into words."""
+    def of(cls, event: Event, payload: dict[str, Any]) -> Self:
+        """Put an event into words, with what its caller is told."""
         data = StreamEvent(
             seq=event.seq,
             step=event.step or 0,
             type=event.type,
             at=event.at,
-            payload=event.payload,
+            payload=payload,
         )
         sent = ServerSentEvent(id=event.id, event=event.type, raw_data=data.model_dump_json())
         return cls(event.seq, event.ends_task, sent)
@@ -60,17 +62,23 @@ class Item:
 class Feed:
     """What is new of one task, for all readers of this process."""
 
-    def __init__(self, database: Database, organisation_id: UUID, task_id: UUID) -> None:
+    def __init__(
+        self, database: Database, screening: Screening, organisation_id: UUID, task_id: UUID
+    ) -> None:
         """Prepare; `run` begins.
 
         Args:
             database: Where events are read.
+            screening: Where it is looked up what was taken out of them.
             organisation_id: The task's tenant.
             task_id: The task.
         """
         self._database = database
+        self._screening = screening
         self._organisation_id = organisation_id
         self._task_id = task_id
+        self._scope: UUID | None = None
+        self._answers_json = False
         self._recent: deque[Item] = deque(maxlen=_REMEMBERED)
         self._last: int | None = None
         self._ended = False
@@ -144,10 +152,26 @@ class Feed:
         events = await read_events(
             self._database, self._organisation_id, self._task_id, after=after, limit=_PAGE
         )
-        return [Item.of(event) for event in events]
+        payloads = [event.payload for event in events]
+        redactions = await redactions_for(
+            self._screening, self._organisation_id, self._scope, payloads
+        )
+        return [
+            Item.of(
+                event, restored(event.payload, redactions, as_json=self._is_json(event.payload))
+            )
+            for event in events
+        ]
+
+    def _is_json(self, payload: dict[str, Any]) -> bool:
+        channel = payload.get("channel")
+        return channel == "tool_call" or (channel == "answer" and self._answers_json)
 
     async def _is_over(self) -> bool:
         task = await tasks.get_task(self._database, self._organisation_id, self._task_id)
+        if task is not None and (safety := safety_of(task.input)) is not None:
+            self._scope = safety.scope
+            self._answers_json = task.input.get("output_schema") is not None
         return task is None or task.finished_at is not None
 
     def _tell(self) -> None:
@@ -165,8 +189,9 @@ class _Open:
 class Feeds:
     """The feeds of one process; one is open as long as it has readers."""
 
-    def __init__(self, database: Database, hub: EventHub) -> None:
+    def __init__(self, database: Database, screening: Screening, hub: EventHub) -> None:
         self._database = database
+        self._screening = screening
         self._hub = hub
         self._open: dict[tuple[UUID, UUID], _Open] = {}
 
@@ -176,7 +201,7 @@ class Feeds:
         key = (organisation_id, task_id)
         opened = self._open.get(key)
         if opened is None or opened.feed.broken:
-            feed = Feed(self._database, organisation_id, task_id)
+            feed = Feed(self._database, self._screening, organisation_id, task_id)
             opened = _Open(feed, asyncio.create_task(self._run(feed, task_id)))
             self._open[key] = opened
         opened.readers += 1

@@ -15,12 +15,14 @@ from pydantic import Field, ValidationError, model_validator
 
 from api.parts import Parts
 from api.problems import ProblemError, invalid
+from api.restoring import safety_of
 from api.submission import Accepted, Inherited, submit
 from inference.json_schema import objection
 from store import messages, tasks, turns
 from store.identity import Principal
 from workflows.contracts import (
     Asked,
+    FiledRequest,
     Limits,
     Message,
     Name,
@@ -131,12 +133,15 @@ async def fork(
         earlier = await turns.base_of(parts.database, organisation, parent_id)
     if parent.kind == "map":
         raise invalid("/from_step", "no_such_step", "A map has no steps; fork one of its tasks.")
-    request = changed_request(TaskRequest.model_validate(parent.input), wanted, told=bool(said))
+    request = changed_request(FiledRequest.model_validate(parent.input), wanted, told=bool(said))
     if said and wanted.prompt is not None:
         said[-1] = replace(said[-1], content=wanted.prompt)
     inherited = inheritance(
         parent_id, _tenant(caller), request, steps, wanted, said=said, earlier=earlier
     )
+    if (safety := safety_of(parent.input)) is not None:
+        redactions, _ = await parts.screening.redactions(organisation, safety.scope)
+        inherited = replace(inherited, redactions=redactions)
     return await submit(parts, caller, request, idempotency_key, inherited=inherited)
 
 
@@ -152,7 +157,8 @@ def changed_request(parent: TaskRequest, wanted: ForkRequest, *, told: bool = Fa
     Raises:
         ProblemError: Parent and change contradict each other (422).
     """
-    data = parent.model_dump(mode="json")
+    # It is screened anew, by the policy of today.
+    data = parent.model_dump(mode="json", exclude={"safety"})
     if wanted.route is not None:
         data |= {"route": wanted.route, "model": None}
     if wanted.model is not None:

@@ -12,7 +12,7 @@ from api.parts import Parts
 from store import tasks
 from store.errors import StoreError
 from workflows.child_contracts import MapInput
-from workflows.contracts import TaskRequest, Tenant
+from workflows.contracts import FiledRequest, Tenant
 from workflows.planning import headline, plan_task
 from workflows.queueing import task_turn
 
@@ -42,7 +42,7 @@ async def start_map(parts: Parts, tenant: Tenant, task_id: UUID, stored: Mapping
         deadline_seconds=stored["limits"]["deadline_seconds"],
         run_items=parts.settings.map_run_inputs,
     )
-    item = plan_task(task_id, tenant, TaskRequest.model_validate({**stored["task"], "input": "?"}))
+    item = plan_task(task_id, tenant, FiledRequest.model_validate({**stored["task"], "input": "?"}))
     run_id = await Orchestrator(parts.temporal, parts.settings).start_once(
         "MapTask",
         wanted,

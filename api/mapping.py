@@ -10,8 +10,10 @@ from uuid_utils.compat import uuid7
 from api.map_start import start_map
 from api.parts import Parts
 from api.problems import ProblemError, invalid
+from api.screening import look_again, screen_map
 from api.submission import Accepted, digest_of_request, on_file, resolve
 from store import maps, tasks
+from store.errors import PolicyChanged
 from store.identity import Principal
 from store.pricing import Unpriced, models_of, worst_case_usd
 from workflows import errors
@@ -123,30 +125,38 @@ async def submit_map(
     if idempotency_key is None:
         parts.require_triton()
     task_id = uuid7()
-    stored = {
+    whole = {
         "agent": each.agent,
-        "task": each.model_dump(mode="json", exclude={"input", "messages", "webhook"}),
         "limits": request.whole.model_dump(mode="json"),
         "concurrency": request.concurrency,
         "on_error": request.on_error,
         "total": len(items),
         "webhook": each.webhook.model_dump(mode="json") if each.webhook else None,
     }
-    verdict = await maps.submit_map(
-        parts.database,
-        caller,
-        task_id=task_id,
-        idempotency_key=idempotency_key,
-        request_digest=digest_of_request(request.model_dump(mode="json")),
-        input=stored,
-        user=each.user,
-        tags=dict(each.tags),
-        route=each.route,
-        worst_case_usd=first_call,
-        max_cost_usd=request.whole.max_cost_usd,
-        items=items,
-    )
-    verdict = on_file(verdict)
+    while True:
+        screened = await screen_map(parts, caller, task_id, each, items)
+        stored = {**whole, "task": screened.task}
+        try:
+            filed = await maps.submit_map(
+                parts.database,
+                caller,
+                task_id=task_id,
+                idempotency_key=idempotency_key,
+                request_digest=digest_of_request(request.model_dump(mode="json")),
+                input=stored,
+                user=each.user,
+                tags=dict(each.tags),
+                route=each.route,
+                worst_case_usd=first_call,
+                max_cost_usd=request.whole.max_cost_usd,
+                items=screened.items,
+                screening=screened.filed,
+            )
+        except PolicyChanged:
+            await look_again(parts, caller, screened.version)
+            continue
+        break
+    verdict = on_file(filed)
     if verdict.created:
         tenant = Tenant(
             organisation_id=caller.organisation_id, team_id=caller.team_id, key_id=caller.key_id

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from uuid import UUID
 
 from api.orchestrator import Orchestrator
 from api.parts import Parts
 from api.problems import ProblemError, invalid
-from store import messages
+from api.restoring import safety_of
+from api.screening import screen_message
+from store import messages, tasks
 from store.errors import StoreError
 from store.identity import Principal
 from workflows import errors
@@ -37,15 +38,18 @@ def require_words(content: str) -> None:
 
 
 async def say_to_task(
-    parts: Parts, caller: Principal, task_id: UUID, content: str, idempotency_key: str | None
+    parts: Parts, caller: Principal, task: tasks.Task, content: str, idempotency_key: str | None
 ) -> messages.Sent:
     """Queue a message to a task and tell its workflow.
 
     Raises:
-        ProblemError: The task has ended, or the idempotency key was used for another text (409).
+        ProblemError: The task has ended, or the idempotency key was used for another text (409);
+            or the task's safety policy does not let it in (400, 403, 503).
     """
     require_words(content)
-    organisation = caller.organisation_id
+    organisation, task_id = caller.organisation_id, task.task_id
+    if (safety := safety_of(task.input)) is not None:
+        content = await screen_message(parts, caller, safety, task_id, content)
     sent = await messages.send_message(
         parts.database,
         organisation,

@@ -22,14 +22,19 @@ from api.lane import Lane, MakeLane
 from api.openai.callers import Callers
 from api.problems import Part, unavailable
 from inference.client import TritonClient
+from safety.policy import Policy
 from settings import Settings
 from store.catalogue_view import CatalogueView
 from store.database import Database
 from store.errors import DatabaseUnavailable
 from store.events import EventHub
 from store.payloads import PayloadShelf
+from store.policy_view import PolicyView
 from store.pricing import models_of
+from store.redactions import RedactionShelf
+from store.screening import Screening
 from workflows.client import connect_kwargs
+from workflows.sealing import Sealer
 
 __all__ = ["PartState", "Parts"]
 
@@ -78,6 +83,7 @@ class Parts:
     _database: Database | None = None
     _shelf: PayloadShelf | None = None
     _catalogue: CatalogueView | None = None
+    _screening: Screening | None = None
     _hub: EventHub | None = None
     _feeds: Feeds | None = None
     _temporal: Client | None = None
@@ -99,12 +105,17 @@ class Parts:
         )
         self._shelf = PayloadShelf(self._database, keep=timedelta(days=settings.keep_days))
         self._catalogue = CatalogueView(self._database)
+        self._screening = Screening(
+            self._database,
+            PolicyView(self._database, Policy.of),
+            RedactionShelf(self._database, Sealer(settings)),
+        )
         if self.make_lane is not None:
             self.lane = self.make_lane(settings, self._database)
             await self.lane.start()
         self.run_in_background(self.key_use.write(self._database))
         self._hub = EventHub(url, None if self.lane is None else self.lane.cancel)
-        self._feeds = Feeds(self._database, self._hub)
+        self._feeds = Feeds(self._database, self._screening, self._hub)
         await self._hub.start()
         self._temporal = await Client.connect(
             settings.temporal_address,
@@ -143,6 +154,13 @@ class Parts:
         """Models, prices and routes."""
         assert self._catalogue is not None
         return self._catalogue
+
+    @property
+    def screening(self) -> Screening:
+        """Safety policies, and what was taken out of texts."""
+        if self._screening is None:
+            raise unavailable("database")
+        return self._screening
 
     @property
     def shelf(self) -> PayloadShelf:

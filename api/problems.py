@@ -83,6 +83,9 @@ class Problem(BaseModel):
     parts: dict[str, str] | None = Field(
         default=None, description="For `/readyz`: the state of every part, in words."
     )
+    rule: str | None = Field(
+        default=None, description="With a safety policy: the id of the rule that says so."
+    )
     retry_after_s: int | None = Field(
         default=None, description="Seconds to wait before trying again, as in `Retry-After`."
     )

@@ -20,6 +20,7 @@ from fastapi.sse import ServerSentEvent
 from api.feeds import Item
 from api.message_views import SessionEvent
 from api.parts import Parts
+from api.restoring import redactions_for, restored
 from api.stream_waiting import next_items, wait_or_stop
 from store import sessions
 from store.errors import DatabaseUnavailable
@@ -65,7 +66,8 @@ class SessionReader:
                     continue
                 if self.seq < 0:
                     self.seq = 0
-                    said = {"content": message.content, "key_id": str(message.key_id)}
+                    content = await self._restored(message.content)
+                    said = {"content": content, "key_id": str(message.key_id)}
                     yield self._say("message", message.created_at, said)
                 if message.task_id is not None:
                     async for event in self._turn(message.task_id):
@@ -93,6 +95,12 @@ class SessionReader:
         if found:
             return found[0], None
         return None, session.closed_at if session else None
+
+    async def _restored(self, content: str) -> str:
+        redactions = await redactions_for(
+            self.parts.screening, self.organisation_id, self.session_id, content
+        )
+        return restored(content, redactions)
 
     async def _turn(self, task_id: UUID) -> AsyncIterator[ServerSentEvent]:
         async with self.parts.feeds.of(self.organisation_id, task_id) as feed:

@@ -17,12 +17,13 @@ from api.messaging import require_words
 from api.orchestrator import Orchestrator
 from api.parts import Parts
 from api.problems import ProblemError
+from api.screening import screen_message
 from api.submission import resolve
 from store import sessions
-from store.errors import StoreError
+from store.errors import PolicyChanged, StoreError
 from store.identity import Principal
 from workflows import errors
-from workflows.contracts import SessionInput, SessionRequest
+from workflows.contracts import Safety, SessionInput, SessionRequest
 
 __all__ = ["begin", "close", "say_in_session", "sweep_unsent_sessions"]
 
@@ -63,9 +64,7 @@ async def say_in_session(
         ProblemError: The session is closed, or the idempotency key was used for another text (409).
     """
     require_words(content)
-    said = await sessions.say(
-        parts.database, caller, session_id, content=content, idempotency_key=idempotency_key
-    )
+    said = await _said(parts, caller, session_id, content, idempotency_key)
     if said.conflict:
         raise _used_otherwise()
     if said.number is None:
@@ -80,6 +79,32 @@ async def say_in_session(
             # It is on file: the sweeper tells of it when Temporal is back.
             log.warning("a session could not be told yet", extra={"session_id": str(session_id)})
     return said
+
+
+async def _said(
+    parts: Parts, caller: Principal, session_id: UUID, content: str, idempotency_key: str | None
+) -> sessions.Said:
+    """Put a message on file as the policy lets it be kept; the turn's task is screened again."""
+    organisation = caller.organisation_id
+    while True:
+        held = parts.screening.policies.of_team(organisation, caller.team_id)
+        version, kept = (held.version if held else 0), content
+        if version:
+            safety = Safety(version=version, scope=session_id)
+            kept = await screen_message(
+                parts, caller, safety, session_id, content, may_wait=True
+            )
+        try:
+            return await sessions.say(
+                parts.database,
+                caller,
+                session_id,
+                content=kept,
+                idempotency_key=idempotency_key,
+                policy=version,
+            )
+        except PolicyChanged:
+            await parts.screening.look(organisation, caller.team_id, version)
 
 
 async def close(parts: Parts, caller: Principal, session_id: UUID) -> None:

@@ -27,14 +27,16 @@ from api.map_start import start_map
 from api.orchestrator import Orchestrator
 from api.parts import Parts
 from api.problems import ProblemError, forbidden, invalid, not_found
+from api.screening import Screened, look_again, screen_task
 from api.tool_pins import max_choice_tokens, with_definitions
 from observability.metrics import record_refusal, record_task
+from safety.redactions import Redactions
 from store import forks, money, tasks, turns
-from store.errors import StoreError
+from store.errors import PolicyChanged, StoreError
 from store.identity import Principal, restriction
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from workflows import errors
-from workflows.contracts import LoopState, TaskRequest, Tenant, Turn
+from workflows.contracts import FiledRequest, LoopState, TaskRequest, Tenant, Turn
 from workflows.planning import first_turn, headline, plan_task
 
 __all__ = [
@@ -78,6 +80,7 @@ class Inherited:
         tool_result: Takes the place of what the last inherited step's tool answered.
         tool_place: Which of its tools, from 1, where it called several.
         message: Takes the place of what was last said to the other task.
+        redactions: What was taken out of the other task's texts.
     """
 
     parent_task_id: UUID
@@ -88,6 +91,7 @@ class Inherited:
     tool_result: str | None
     tool_place: int | None = None
     message: str | None = None
+    redactions: Redactions | None = None
 
 
 async def submit(
@@ -101,7 +105,7 @@ async def submit(
     """Accept a task and start it; a fork brings what it has inherited.
 
     Raises:
-        ProblemError: 402, 404, 409, 422 or 503; see the route.
+        ProblemError: 400, 402, 404, 409, 422 or 503; see the route.
     """
     _require_words(request)
     # What makes a request the same as an earlier one is what it says: an agent named by its name
@@ -126,39 +130,79 @@ async def submit(
     task_id = uuid7()
     asked = (resolved if said.agent is None else said).model_dump(mode="json")
     pinned = await with_definitions(parts, caller, resolved)
-    stored = pinned.model_dump(mode="json")
-    budget = request.limits.max_cost_usd or parts.settings.default_max_cost_usd
     filed: dict[str, Any] = {
         "task_id": task_id,
         "idempotency_key": idempotency_key,
         "request_digest": _digest(asked, inherited),
-        "input": stored,
         "user": request.user,
         "tags": dict(request.tags),
         "route": request.route,
         "worst_case_usd": first_call,
-        "max_cost_usd": budget,
+        "max_cost_usd": request.limits.max_cost_usd or parts.settings.default_max_cost_usd,
     }
-    if inherited is None:
-        verdict = await tasks.submit_task(parts.database, caller, **filed)
-    else:
-        verdict = await forks.fork_task(
-            parts.database,
-            caller,
-            **filed,
-            parent_task_id=inherited.parent_task_id,
-            from_step=inherited.from_step,
-            changed=list(inherited.changed),
-            state=inherited.state.model_dump(mode="json"),
-            tool_result=inherited.tool_result,
-            tool_place=inherited.tool_place,
-            message=inherited.message,
-        )
-    verdict = on_file(verdict)
+    verdict, stored = await _filed(parts, caller, pinned, filed, inherited)
     if verdict.created:
         state = inherited.state if inherited else None
         await _start_or_take_back(parts, caller, task_id, stored, state)
     return Accepted(task_id=verdict.task_id, replayed=not verdict.created)
+
+
+async def _filed(
+    parts: Parts,
+    caller: Principal,
+    request: TaskRequest,
+    about: Mapping[str, Any],
+    inherited: Inherited | None,
+) -> tuple[tasks.Submitted, dict[str, Any]]:
+    """Screen a task and file it; screen it again if another policy holds by then.
+
+    Returns:
+        What became of it, and the request as it is on file.
+
+    Raises:
+        ProblemError: It is refused.
+    """
+    while True:
+        screened = await screen_task(
+            parts,
+            caller,
+            about["task_id"],
+            request,
+            inherited=inherited.redactions if inherited else None,
+            tool_result=inherited.tool_result if inherited else None,
+            message=inherited.message if inherited else None,
+        )
+        stored = screened.request.model_dump(mode="json")
+        try:
+            verdict = await _file(parts, caller, {**about, "input": stored}, screened, inherited)
+        except PolicyChanged:
+            await look_again(parts, caller, screened.version)
+            continue
+        return on_file(verdict), stored
+
+
+async def _file(
+    parts: Parts,
+    caller: Principal,
+    filed: dict[str, Any],
+    screened: Screened,
+    inherited: Inherited | None,
+) -> tasks.Submitted | money.Refusal:
+    if inherited is None:
+        return await tasks.submit_task(parts.database, caller, **filed, screening=screened.filed)
+    return await forks.fork_task(
+        parts.database,
+        caller,
+        **filed,
+        parent_task_id=inherited.parent_task_id,
+        from_step=inherited.from_step,
+        changed=list(inherited.changed),
+        state=inherited.state.model_dump(mode="json"),
+        tool_result=screened.tool_result,
+        tool_place=inherited.tool_place,
+        message=screened.message,
+        screening=screened.filed,
+    )
 
 
 async def resolve(parts: Parts, caller: Principal, request: TaskRequest) -> tuple[TaskRequest, int]:
@@ -307,7 +351,7 @@ async def _start(
     state: LoopState | None,
     before: tuple[str, int] | None = None,
 ) -> None:
-    task = plan_task(task_id, tenant, TaskRequest.model_validate(stored), before)
+    task = plan_task(task_id, tenant, FiledRequest.model_validate(stored), before)
     task = task.model_copy(update={"state": state})
     run_id = await Orchestrator(parts.temporal, parts.settings).start_task(
         task, headline=headline(task)

@@ -11,6 +11,7 @@ from uuid import UUID
 from store.database import Database
 from store.identity import Principal
 from store.refusals import Refusal, refusal_from_row
+from store.screened_tasks import TaskScreening
 from store.tasks import Submitted
 from store.text import jsonb, storable_or_none
 
@@ -56,6 +57,7 @@ async def fork_task(
     tool_result: str | None,
     tool_place: int | None = None,
     message: str | None = None,
+    screening: TaskScreening | None = None,
 ) -> Submitted | Refusal:
     """Files a task with the finished steps of its parent, in one round trip.
 
@@ -89,7 +91,7 @@ async def fork_task(
         storable_or_none(tool_result),
         tool_place,
     )
-    rows, _ = await db.run_many(
+    rows, *_ = await db.run_many(
         principal.organisation_id,
         [
             (
@@ -103,6 +105,7 @@ async def fork_task(
                 "select inherit_conversation(%s, %s, %s)",
                 (principal.organisation_id, task_id, storable_or_none(message)),
             ),
+            *([screening.statement(principal.organisation_id, task_id)] if screening else []),
         ],
     )
     row = rows[0]

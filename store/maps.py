@@ -11,6 +11,7 @@ from uuid import UUID
 from store.database import Database
 from store.identity import Principal
 from store.refusals import Refusal, refusal_from_row
+from store.screened_tasks import TaskScreening
 from store.tasks import Submitted
 from store.text import jsonb
 
@@ -73,6 +74,7 @@ async def submit_map(
     worst_case_usd: Decimal,
     max_cost_usd: Decimal | None,
     items: Sequence[dict[str, Any]],
+    screening: TaskScreening | None = None,
 ) -> Submitted | Refusal:
     """Files a map and its inputs, in one round trip.
 
@@ -83,24 +85,28 @@ async def submit_map(
 
     The other arguments, and what is raised, are those of `store.tasks.submit_task`.
     """
-    rows = await db.call(
+    values = (
         principal.organisation_id,
-        "submit_map",
-        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
-        (
-            principal.team_id,
-            principal.key_id,
-            task_id,
-            idempotency_key,
-            request_digest,
-            jsonb(input),
-            user,
-            jsonb(tags),
-            route,
-            worst_case_usd,
-            max_cost_usd,
-            jsonb(list(items)),
-        ),
+        principal.team_id,
+        principal.key_id,
+        task_id,
+        idempotency_key,
+        request_digest,
+        jsonb(input),
+        user,
+        jsonb(tags),
+        route,
+        worst_case_usd,
+        max_cost_usd,
+        jsonb(list(items)),
+    )
+    arguments = ", ".join(["%s"] * len(values))
+    rows, *_ = await db.run_many(
+        principal.organisation_id,
+        [
+            (f"select * from submit_map({arguments})", values),
+            *([screening.statement(principal.organisation_id, task_id)] if screening else []),
+        ],
     )
     row = rows[0]
     refusal = refusal_from_row(row, worst_case_usd)

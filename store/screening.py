@@ -7,11 +7,12 @@ that take something out at the same time, the one that comes second looks again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from safety.findings import Verdict
+from safety.detectors import warm
+from safety.findings import GRAVITY, Outcome, Verdict
 from safety.policy import Place, Policy
 from safety.redactions import Redactions
 from safety.screen import Screen
@@ -20,8 +21,11 @@ from store.database import Database
 from store.decisions import Decision
 from store.policy_view import PolicyView
 from store.redactions import RedactionShelf
+from store.screened_tasks import TaskScreening
 
-__all__ = ["About", "Screening", "decision_of"]
+__all__ = ["About", "NewTask", "ScreenedTask", "Screening", "decision_of"]
+
+_NOTHING = Policy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,43 @@ class About:
     step: int
     what: str = ""
     actor: str = "overline"
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task that is to be filed.
+
+    Attributes:
+        texts: What it is asked, by where that comes from.
+        inherited: Of a fork: what was taken out of the texts it takes over.
+        actor: Who is named in the audit log.
+    """
+
+    organisation_id: UUID
+    team_id: UUID
+    task_id: UUID
+    texts: Mapping[Place, Sequence[str]]
+    actor: str
+    inherited: Redactions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenedTask:
+    """What screening made of a task that is to be filed.
+
+    Attributes:
+        version: Of the policy that holds; 0: there is none.
+        texts: The texts to go on with.
+        outcome: The gravest that applies.
+        rule: Which rule says so, when that blocks it or asks for a person.
+        filed: What is filed with it.
+    """
+
+    version: int
+    texts: Mapping[Place, Sequence[str]]
+    outcome: Outcome
+    rule: str | None
+    filed: TaskScreening
 
 
 def decision_of(about: About, place: Place, verdict: Verdict) -> Decision | None:
@@ -79,6 +120,61 @@ class Screening:
         kept = await self.shelf.read(organisation_id, scope)
         return (Redactions.of(kept.document) if kept.version else Redactions()), kept.version
 
+    async def of_new(self, task: NewTask) -> ScreenedTask | None:
+        """Screen what a task is asked; nothing where, as far as is known, no policy holds.
+
+        What filing it says in the end is `PolicyChanged`, if another one holds by then: look at
+        what does (`look`), and ask again.
+
+        Raises:
+            DetectorFailed: A rule could not be applied, and the policy says not to go on.
+        """
+        held = self.policies.of_team(task.organisation_id, task.team_id)
+        version = held.version if held else 0
+        if not version and not task.inherited:
+            return None
+        policy = (held.policy if held else None) or _NOTHING
+        redactions = Redactions.of((task.inherited or Redactions()).document())
+        screen = Screen(policy, redactions)
+        verdicts = await asyncio.to_thread(_all_judged, screen, task.texts)
+        filed: list[Decision] = []
+        decisive: tuple[Outcome, str | None] = ("allow", None)
+        for place, verdict in verdicts.items():
+            about = About(
+                task.organisation_id, task.task_id, task.task_id, version, 0, actor=task.actor
+            )
+            if (decision := decision_of(about, place, verdict)) is not None:
+                filed.append(decision)
+            if GRAVITY.index(verdict.outcome) > GRAVITY.index(decisive[0]):
+                decisive = verdict.outcome, verdict.decisive.rule if verdict.decisive else None
+        document = redactions.document()
+        sealed = (
+            self.shelf.seal(task.organisation_id, task.task_id, document)
+            if any(document.values())
+            else None
+        )
+        return ScreenedTask(
+            version=version,
+            texts={place: verdict.texts for place, verdict in verdicts.items()},
+            outcome=decisive[0],
+            rule=decisive[1],
+            filed=TaskScreening(tuple(filed), sealed),
+        )
+
+    async def look(self, organisation_id: UUID, team_id: UUID, version: int) -> bool:
+        """Look which policy holds for a team now; tells whether that is another version."""
+        return (await self.policies.look_at_team(organisation_id, team_id)).version != version
+
+    async def note(self, organisation_id: UUID, filed: Sequence[Decision]) -> None:
+        """File decisions about what was not let in."""
+        await decisions.note(self._db, organisation_id, filed)
+
+    async def policy(self, organisation_id: UUID, version: int) -> Policy:
+        """Return a version of the policy; 0 is the one that says nothing."""
+        if not version:
+            return _NOTHING
+        return await self.policies.version(organisation_id, version)
+
     async def check(self, about: About, place: Place, texts: Sequence[str]) -> Verdict | None:
         """Screen texts and keep what was taken out of them; nothing where no rule says anything.
 
@@ -86,7 +182,7 @@ class Screening:
             DetectorFailed: A rule could not be applied, and the policy says not to go on.
             DatabaseUnavailable: Policy or redactions could not be read or kept.
         """
-        policy = await self.policies.version(about.organisation_id, about.policy)
+        policy = await self.policy(about.organisation_id, about.policy)
         if not texts or not policy.at(place):
             return None
         while True:
@@ -110,4 +206,13 @@ class Screening:
 
 async def judged(screen: Screen, place: Place, texts: Sequence[str]) -> Verdict:
     """Judge texts off the event loop: long ones take a while, and a rule's first use seconds."""
-    return await asyncio.to_thread(screen.check, texts, place)
+    return (await asyncio.to_thread(_all_judged, screen, {place: texts}))[place]
+
+
+def _all_judged(screen: Screen, texts: Mapping[Place, Sequence[str]]) -> dict[Place, Verdict]:
+    warm(screen.policy)
+    for given in texts.values():
+        # Before the first token is given out, whichever text it is for.
+        for text in given:
+            screen.redactions.reserve(text)
+    return {place: screen.check(given, place) for place, given in texts.items()}

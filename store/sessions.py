@@ -9,6 +9,7 @@ from uuid import UUID
 
 from store.database import Database
 from store.identity import Principal
+from store.policies import POLICY_SCREENED_BY
 from store.text import jsonb, storable
 
 __all__ = [
@@ -228,18 +229,35 @@ async def say(
     *,
     content: str,
     idempotency_key: str | None,
+    policy: int = 0,
 ) -> Said:
     """Says something in a session, unless it is closed. The sender pays for its turn.
+
+    Args:
+        policy: version of the safety policy it was screened by; 0: none.
 
     Raises:
         NotFound: the organisation has no such session.
         DatabaseUnavailable: not known whether it was said.
+        PolicyChanged: another safety policy holds by now.
     """
-    rows = await db.call(
-        sender.organisation_id,
-        "say_in_session",
-        "%s, %s, %s, %s, %s",
-        (sender.team_id, sender.key_id, session_id, storable(content), idempotency_key),
+    organisation = sender.organisation_id
+    _, rows = await db.run_many(
+        organisation,
+        [
+            (f"select {POLICY_SCREENED_BY}", (str(policy),)),
+            (
+                "select * from say_in_session(%s, %s, %s, %s, %s, %s)",
+                (
+                    organisation,
+                    sender.team_id,
+                    sender.key_id,
+                    session_id,
+                    storable(content),
+                    idempotency_key,
+                ),
+            ),
+        ],
     )
     return Said(**rows[0])
 

@@ -14,6 +14,7 @@ from uuid import UUID
 from store.database import Database
 from store.identity import Principal
 from store.refusals import Refusal, refusal_from_row
+from store.screened_tasks import TaskScreening
 from store.step_calls import ChosenCall
 from store.task_reads import (
     CallRecord,
@@ -99,6 +100,7 @@ async def submit_task(
     route: str,
     worst_case_usd: Decimal,
     max_cost_usd: Decimal | None,
+    screening: TaskScreening | None = None,
 ) -> Submitted | Refusal:
     """Files a task in one round trip, unless its first call could not be paid for.
 
@@ -108,28 +110,37 @@ async def submit_task(
         input: the validated request.
         worst_case_usd: the most one model call of it can cost, in USD.
         max_cost_usd: the task's own budget in USD; None for no limit of its own.
+        screening: what a safety policy decided about it, filed with it.
 
     Raises:
         DatabaseUnavailable: not known whether it was filed; file it again with the same id.
+        PolicyChanged: another safety policy holds than the one the request says it was screened by.
     """
-    rows = await db.call(
-        principal.organisation_id,
-        "submit_task",
-        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
-        (
-            principal.team_id,
-            principal.key_id,
-            task_id,
-            idempotency_key,
-            request_digest,
-            jsonb(input),
-            user,
-            jsonb(tags),
-            route,
-            worst_case_usd,
-            max_cost_usd,
-        ),
+    values = (
+        principal.team_id,
+        principal.key_id,
+        task_id,
+        idempotency_key,
+        request_digest,
+        jsonb(input),
+        user,
+        jsonb(tags),
+        route,
+        worst_case_usd,
+        max_cost_usd,
     )
+    organisation = principal.organisation_id
+    arguments = ", ".join(["%s"] * len(values))
+    if screening is None:
+        rows = await db.call(organisation, "submit_task", arguments, values)
+    else:
+        rows, _ = await db.run_many(
+            organisation,
+            [
+                (f"select * from submit_task(%s, {arguments})", (organisation, *values)),
+                screening.statement(organisation, task_id),
+            ],
+        )
     row = rows[0]
     refusal = refusal_from_row(row, worst_case_usd)
     return refusal or Submitted(row["task_id"], row["created"], row["conflict"])

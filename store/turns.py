@@ -12,8 +12,9 @@ from store.database import Database
 from store.errors import NotFound
 from store.identity import Principal
 from store.refusals import Refusal, refusal_from_row
+from store.screened_tasks import TaskScreening
 from store.tasks import Submitted
-from store.text import jsonb
+from store.text import jsonb, storable_or_none
 
 __all__ = ["Before", "Head", "base_of", "before", "file_turn", "head", "refuse_turn"]
 
@@ -142,6 +143,8 @@ async def file_turn(
     route: str,
     worst_case_usd: Decimal,
     max_cost_usd: Decimal | None,
+    screening: TaskScreening | None = None,
+    content: str | None = None,
 ) -> Submitted | Refusal:
     """Files the task that is a message's turn, in one round trip.
 
@@ -150,31 +153,45 @@ async def file_turn(
         number: number of the message.
         digest: digest of what was said before it; empty for the first one.
         chars: length of that, in characters.
+        screening: what a safety policy decided about it, filed with it.
+        content: what the message says, as the policy lets it be kept; None: as it is.
 
     The other arguments, and what is raised, are those of `store.tasks.submit_task`.
     """
-    rows = await db.call(
-        sender.organisation_id,
-        "file_turn",
-        "%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s",
-        (
-            session_id,
-            number,
-            sender.team_id,
-            sender.key_id,
-            task_id,
-            idempotency_key,
-            request_digest,
-            jsonb(input),
-            user,
-            jsonb(tags),
-            route,
-            worst_case_usd,
-            max_cost_usd,
-            digest,
-            chars,
-        ),
+    organisation = sender.organisation_id
+    values = (
+        session_id,
+        number,
+        sender.team_id,
+        sender.key_id,
+        task_id,
+        idempotency_key,
+        request_digest,
+        jsonb(input),
+        user,
+        jsonb(tags),
+        route,
+        worst_case_usd,
+        max_cost_usd,
+        digest,
+        chars,
     )
+    arguments = ", ".join(["%s"] * len(values))
+    if screening is None:
+        rows = await db.call(organisation, "file_turn", arguments, values)
+    else:
+        rows, *_ = await db.run_many(
+            organisation,
+            [
+                (f"select * from file_turn(%s, {arguments})", (organisation, *values)),
+                screening.statement(organisation, task_id),
+                (
+                    "update session_messages set content = coalesce(%s, content)"
+                    " where organisation_id = %s and session_id = %s and number = %s",
+                    (storable_or_none(content), organisation, session_id, number),
+                ),
+            ],
+        )
     row = rows[0]
     refusal = refusal_from_row(row, worst_case_usd)
     return refusal or Submitted(row["task_id"], row["created"], row["conflict"])

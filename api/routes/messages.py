@@ -14,6 +14,7 @@ from api.messaging import say_to_task
 from api.openapi import answers
 from api.parts import Parts
 from api.problems import ProblemError, not_found
+from api.restoring import redactions_for, restored, safety_of
 from api.routes.tasks import IdempotencyKey
 from store import messages, tasks
 from store.identity import Principal
@@ -51,7 +52,7 @@ async def send_message(
     task = await _find(parts, caller, task_id)
     if task.kind == "map":
         raise ProblemError(errors.Conflict, "A map reads no messages; its items are tasks that do.")
-    sent = await say_to_task(parts, caller, task_id, body.content, idempotency_key)
+    sent = await say_to_task(parts, caller, task, body.content, idempotency_key)
     if not sent.created:
         response.headers["Idempotent-Replayed"] = "true"
     return MessageAccepted(task_id=task_id, number=sent.number or 0, replayed=not sent.created)
@@ -77,12 +78,19 @@ async def list_messages(
         parts.database, caller.organisation_id, task_id, after=cursor, limit=limit + 1
     )
     ended = task.finished_at is not None
+    safety = safety_of(task.input)
+    redactions = await redactions_for(
+        parts.screening,
+        caller.organisation_id,
+        safety.scope if safety else None,
+        [each.content for each in found],
+    )
     return TaskMessageList(
         task_id=task_id,
         messages=tuple(
             TaskMessageView(
                 number=each.number,
-                content=each.content,
+                content=restored(each.content, redactions),
                 state="taken" if each.at_step else ("unread" if ended else "queued"),
                 at_step=each.at_step,
                 created_at=each.created_at,

@@ -25,6 +25,7 @@ from api.openapi import answers
 from api.orchestrator import web_ui_url
 from api.parts import Parts
 from api.problems import not_found
+from api.restoring import redactions_for, restored
 from api.routes.tasks import IdempotencyKey
 from api.session_stream import SessionReader
 from api.sessions import begin, close, say_in_session
@@ -154,9 +155,13 @@ async def list_messages(
     found = await sessions.list_messages(
         parts.database, caller.organisation_id, session_id, after=cursor, limit=limit + 1
     )
+    views = tuple(_turn_view(each) for each in found[:limit])
+    redactions = await redactions_for(
+        parts.screening, caller.organisation_id, session_id, views
+    )
     return TurnList(
         session_id=session_id,
-        messages=tuple(_turn_view(each) for each in found[:limit]),
+        messages=restored(views, redactions),
         next_cursor=found[limit - 1].number if len(found) > limit else None,
     )
 

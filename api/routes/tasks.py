@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Header, Query, Response
@@ -14,10 +14,12 @@ from api.openapi import answers
 from api.orchestrator import Orchestrator, task_workflow_id, web_ui_url
 from api.parts import Parts
 from api.problems import not_found
+from api.restoring import redactions_for, restored_step, restored_task, safety_of
 from api.submission import submit
 from api.task_projection import Below, links_of, step_view, task_summary, task_view
 from api.task_views import Cancellation, StepList, TaskAccepted, TaskPage, TaskView
 from api.webhooks import start_deliveries
+from safety.redactions import Redactions
 from settings import Settings
 from store import approvals, children, forks, maps, tasks
 from store.identity import Principal
@@ -117,6 +119,8 @@ async def get_task(caller: Caller, parts: PartsOf, task_id: UUID) -> TaskView:
     record = await _find(parts, caller, task_id)
     links = await forks.lineage(parts.database, caller.organisation_id, task_id)
     view = task_view(parts.settings, record, links, await _below(parts, caller, record))
+    redactions = await _redactions(parts, caller, record, (view.answer, view.preview))
+    view = restored_task(view, redactions, as_json=_answers_json(record))
     if record.finished_at is None and await approvals.are_waiting(
         parts.database, caller.organisation_id, task_id
     ):
@@ -147,10 +151,13 @@ async def list_steps(
     steps = await tasks.list_steps(
         parts.database, caller.organisation_id, task_id, after=cursor, limit=limit + 1
     )
+    views = [step_view(step) for step in steps[:limit]]
+    redactions = await _redactions(parts, caller, record, views)
+    as_json = _answers_json(record)
     return StepList(
         task_id=task_id,
         web_ui=_web_ui(parts.settings, record),
-        steps=tuple(step_view(step) for step in steps[:limit]),
+        steps=tuple(restored_step(view, redactions, as_json=as_json) for view in views),
         next_cursor=steps[limit - 1].step if len(steps) > limit else None,
     )
 
@@ -206,6 +213,19 @@ async def _find(parts: Parts, caller: Principal, task_id: UUID) -> tasks.Task:
     if record is None:
         raise not_found("task")
     return record
+
+
+def _answers_json(record: tasks.Task) -> bool:
+    return record.input.get("output_schema") is not None
+
+
+async def _redactions(
+    parts: Parts, caller: Principal, record: tasks.Task, told: Any
+) -> Redactions | None:
+    """Return what was taken out of a task's texts, if it is told of any of them."""
+    safety = safety_of(record.input)
+    scope = safety.scope if safety else None
+    return await redactions_for(parts.screening, caller.organisation_id, scope, told)
 
 
 def _web_ui(settings: Settings, record: tasks.Task) -> str:

@@ -1,0 +1,254 @@
+"""What callers send, screened by their team's safety policy before it is filed anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+from api.parts import Parts
+from api.problems import ProblemError
+from safety.errors import DetectorFailed
+from safety.policy import Place
+from safety.redactions import Redactions
+from store.identity import Principal
+from store.screened_tasks import TaskScreening
+from store.screening import About, NewTask, ScreenedTask
+from workflows import errors
+from workflows.contracts import Safety, TaskRequest
+from workflows.screening import filed_as, texts_of, with_texts
+
+__all__ = [
+    "Screened",
+    "ScreenedMap",
+    "look_again",
+    "screen_map",
+    "screen_message",
+    "screen_new",
+    "screen_task",
+]
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A request as it is to be filed.
+
+    Attributes:
+        request: With the policy it was screened by, if one holds.
+        tool_result: Of a fork: what takes the place of a tool's answer.
+        message: Of a fork: what takes the place of what was said to the other task.
+        filed: What is filed with it.
+        version: Of the policy that holds, as far as is known; 0: there is none.
+    """
+
+    request: TaskRequest
+    tool_result: str | None = None
+    message: str | None = None
+    filed: TaskScreening | None = None
+    version: int = 0
+
+
+async def screen_task(
+    parts: Parts,
+    caller: Principal,
+    task_id: UUID,
+    request: TaskRequest,
+    *,
+    inherited: Redactions | None = None,
+    tool_result: str | None = None,
+    message: str | None = None,
+) -> Screened:
+    """Screen a task that is to be filed.
+
+    Raises:
+        ProblemError: A rule blocks it (400), or cannot be applied (503).
+    """
+    asked = [*texts_of(request), *([] if message is None else [message])]
+    texts: dict[Place, Sequence[str]] = {"input": asked}
+    if tool_result is not None:
+        texts["tool_result"] = [tool_result]
+    made = await screen_new(parts, caller, task_id, texts, inherited=inherited)
+    if made is None:
+        return Screened(request, tool_result, message)
+    said = list(made.texts["input"])
+    if message is not None:
+        message = said.pop()
+    return Screened(
+        request=filed_as(
+            with_texts(request, said),
+            version=made.version,
+            scope=task_id,
+            asks=made.rule if made.outcome == "require_approval" else None,
+        ),
+        tool_result=made.texts["tool_result"][0] if tool_result is not None else None,
+        message=message,
+        filed=made.filed,
+        version=made.version,
+    )
+
+
+@dataclass(frozen=True)
+class ScreenedMap:
+    """A map as it is to be filed.
+
+    Attributes:
+        task: What all its inputs are asked with.
+        items: What is special to each.
+        filed: What is filed with it.
+        version: Of the policy that holds, as far as is known; 0: there is none.
+    """
+
+    task: dict[str, Any]
+    items: Sequence[dict[str, Any]]
+    filed: TaskScreening | None = None
+    version: int = 0
+
+
+async def screen_map(
+    parts: Parts,
+    caller: Principal,
+    task_id: UUID,
+    each: TaskRequest,
+    items: Sequence[dict[str, Any]],
+) -> ScreenedMap:
+    """Screen a map that is to be filed: its inputs, and what all of them are asked with.
+
+    Raises:
+        ProblemError: A rule blocks one of them (400), or cannot be applied (503).
+    """
+    task = each.model_dump(mode="json", exclude={"input", "messages", "webhook"})
+    system = [] if each.system is None else [each.system]
+    said = [text for item in items for text in _said_in(item)]
+    made = await screen_new(parts, caller, task_id, {"input": [*system, *said]})
+    if made is None:
+        return ScreenedMap(task, items)
+    texts = iter(made.texts["input"])
+    if system:
+        task["system"] = next(texts)
+    task["safety"] = Safety(
+        version=made.version,
+        scope=task_id,
+        asks=made.rule if made.outcome == "require_approval" else None,
+    ).model_dump(mode="json")
+    return ScreenedMap(
+        task, [_said_as(item, texts) for item in items], filed=made.filed, version=made.version
+    )
+
+
+def _said_in(item: Mapping[str, Any]) -> list[str]:
+    if "input" in item:
+        return [item["input"]]
+    return [message["content"] for message in item["messages"]]
+
+
+def _said_as(item: Mapping[str, Any], texts: Iterator[str]) -> dict[str, Any]:
+    if "input" in item:
+        return {**item, "input": next(texts)}
+    messages = [{**message, "content": next(texts)} for message in item["messages"]]
+    return {**item, "messages": messages}
+
+
+async def screen_new(
+    parts: Parts,
+    caller: Principal,
+    task_id: UUID,
+    texts: Mapping[Place, Sequence[str]],
+    *,
+    inherited: Redactions | None = None,
+) -> ScreenedTask | None:
+    """Screen the texts of what is to be filed; nothing where no policy holds.
+
+    Raises:
+        ProblemError: A rule blocks it (400), or cannot be applied (503).
+    """
+    new = NewTask(
+        caller.organisation_id, caller.team_id, task_id, texts, caller.key_prefix, inherited
+    )
+    while True:
+        try:
+            made = await parts.screening.of_new(new)
+        except DetectorFailed as failure:
+            raise unavailable(failure) from failure
+        if made is None or made.outcome != "block":
+            return made
+        # Nothing is refused by a policy that holds no more.
+        if await look_again(parts, caller, made.version):
+            continue
+        await parts.screening.note(caller.organisation_id, made.filed.decisions)
+        raise blocked(made.rule)
+
+
+async def look_again(parts: Parts, caller: Principal, version: int) -> bool:
+    """Look which policy holds now; tells whether that is another one."""
+    return await parts.screening.look(caller.organisation_id, caller.team_id, version)
+
+
+async def screen_message(
+    parts: Parts,
+    caller: Principal,
+    safety: Safety,
+    about_id: UUID,
+    content: str,
+    *,
+    may_wait: bool = False,
+) -> str:
+    """Screen what is said to a task or in a session, and return it as it may be kept.
+
+    Args:
+        parts: What the API stands on.
+        caller: Who says it.
+        safety: By which policy, and whose redactions.
+        about_id: The task, or the session.
+        content: What is said.
+        may_wait: What comes of it waits for a person, if a rule asks for one.
+
+    Raises:
+        ProblemError: A rule blocks it (400), asks for a person (403), or cannot be applied (503).
+    """
+    about = About(
+        organisation_id=caller.organisation_id,
+        task_id=about_id,
+        scope=safety.scope,
+        policy=safety.version,
+        step=0,
+        what=f"message {uuid4().hex}",
+        actor=caller.key_prefix,
+    )
+    try:
+        verdict = await parts.screening.checked(about, "input", [content])
+    except DetectorFailed as failure:
+        raise unavailable(failure) from failure
+    if verdict is None:
+        return content
+    rule = verdict.decisive.rule if verdict.decisive else None
+    if verdict.outcome == "block":
+        raise blocked(rule)
+    if verdict.outcome == "require_approval" and not may_wait:
+        raise ProblemError(
+            errors.ApprovalRequired,
+            f"The rule {rule!r} of the safety policy asks for a person's approval first; submit "
+            "it as a task, which waits for one.",
+            rule=rule,
+        )
+    return verdict.texts[0]
+
+
+def blocked(rule: str | None) -> ProblemError:
+    """Return what is told of content that a rule blocks."""
+    return ProblemError(
+        errors.ContentBlocked,
+        f"The rule {rule!r} of the safety policy does not allow what was sent.",
+        rule=rule,
+    )
+
+
+def unavailable(failure: DetectorFailed) -> ProblemError:
+    """Return what is told of a rule that cannot be applied."""
+    return ProblemError(
+        errors.SafetyUnavailable,
+        f"The rule {failure.rule!r} of the safety policy cannot be applied at present; try again.",
+        headers={"Retry-After": "5"},
+        retry_after_s=5,
+        rule=failure.rule,
+    )

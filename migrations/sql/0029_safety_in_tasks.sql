@@ -1,0 +1,75 @@
+-- Safety policies in agents' tasks.
+
+-- What was taken out of texts is shared by a task and all below it, and by the turns of a session:
+-- the id is that of the task a caller submitted, or the session's.
+alter table redactions drop constraint redactions_organisation_id_task_id_fkey;
+
+-- Whoever files a call says, in `overline.policy`, by which version its texts were screened; the
+-- request of a task says it itself. What another task files keeps the policy of that one. If
+-- another version holds now, nothing is written. BEFORE, so that no text reaches a page of the
+-- table that was not screened by what holds.
+create or replace function refuse_unscreened() returns trigger
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    if policy_in_force(new.organisation_id, new.team_id) <> coalesce(
+        nullif(current_setting('overline.policy', true), ''),
+        new.input #>> '{safety,version}', new.input #>> '{task,safety,version}', '0')::int
+    then
+        raise exception 'another safety policy holds by now' using errcode = 'OV011';
+    end if;
+    return new;
+end $$;
+drop trigger screened on tasks;
+create trigger screened before insert on tasks for each row
+    when (new.kind = 'call' or current_setting('overline.policy', true) <> ''
+          or (new.kind in ('agent', 'map') and new.parent_task_id is null))
+    execute function refuse_unscreened();
+
+-- The same for what is said in a session. A store that says nothing screened nothing.
+create function refuse_unscreened_message() returns trigger
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    if policy_in_force(new.organisation_id, new.team_id)
+        <> coalesce(nullif(current_setting('overline.policy', true), ''), '0')::int
+    then
+        raise exception 'another safety policy holds by now' using errcode = 'OV011';
+    end if;
+    return new;
+end $$;
+create trigger screened before insert on session_messages for each row
+    execute function refuse_unscreened_message();
+
+-- What screening has to say about a task: in the transaction that files it, so that it is filed
+-- with it or not at all. What was refused, or repeats an earlier request, has no such task.
+create function file_task_screening(
+    p_organisation uuid, p_task uuid, p_decisions jsonb, p_sealed bytea, p_key_id text
+) returns void
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    if not exists (select from tasks t
+                    where t.organisation_id = p_organisation and t.task_id = p_task) then
+        return;
+    end if;
+    if p_sealed is not null then
+        perform keep_redactions(p_organisation, p_task, 0, p_sealed, p_key_id);
+    end if;
+    if p_decisions is not null then
+        perform note_decisions(p_organisation, p_decisions);
+    end if;
+end $$;
+
+-- The originals go when the rest of a task's content goes; those of a session with its last turn's.
+create or replace function drop_redactions() returns trigger
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    delete from redactions r
+     where r.organisation_id = new.organisation_id and r.task_id = new.task_id;
+    if new.session_id is not null then
+        delete from redactions r
+         where r.organisation_id = new.organisation_id and r.task_id = new.session_id
+           and not exists (select from tasks t
+                            where t.organisation_id = new.organisation_id
+                              and t.session_id = new.session_id and t.content_removed_at is null);
+    end if;
+    return null;
+end $$;

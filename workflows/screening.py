@@ -1,0 +1,41 @@
+"""Which texts of a request a safety policy is about, and the request with other texts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from workflows.contracts import FiledRequest, Safety, TaskRequest
+
+__all__ = ["filed_as", "texts_of", "with_texts"]
+
+
+def texts_of(request: TaskRequest) -> list[str]:
+    """Return what a model will read of a request: its system prompt and all that is said in it."""
+    said = [message.content for message in request.conversation()]
+    return said if request.system is None else [request.system, *said]
+
+
+def with_texts(request: TaskRequest, texts: Sequence[str]) -> TaskRequest:
+    """Return a request with other texts, in the order of `texts_of`."""
+    left = list(texts)
+    update: dict[str, object] = {}
+    if request.system is not None:
+        update["system"] = left.pop(0)
+    if request.input is not None:
+        update["input"] = left[0]
+    else:
+        update["messages"] = tuple(
+            message.model_copy(update={"content": text})
+            for message, text in zip(request.messages, left, strict=True)
+        )
+    return request.model_copy(update=update)
+
+
+def filed_as(
+    request: TaskRequest, *, version: int, scope: UUID, asks: str | None = None
+) -> FiledRequest:
+    """Return a request as it is filed that was screened by a policy."""
+    safety = Safety(version=version, scope=scope, asks=asks)
+    said = {name: getattr(request, name) for name in type(request).model_fields}
+    return FiledRequest.model_construct(**{**said, "safety": safety})

@@ -8,16 +8,15 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from api.cli.agents import read_document
 from api.cli.client import ApiClient
-from api.cli.policy_test import test
-from api.cli.render import console, fail, friendly, print_json
+from api.cli.policy_test import read_policy, try_policy
+from api.cli.render import console, friendly, print_json
 from settings import load_settings
 
 __all__ = ["policy"]
 
 policy = typer.Typer(no_args_is_help=True, add_completion=False)
-policy.command("test")(test)
+policy.command("test")(try_policy)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Team = Annotated[
@@ -53,9 +52,7 @@ def set_policy(
     as_json: Json = False,
 ) -> None:
     """Set a policy from a file; it holds from the next call on. Its test cases stay in the file."""
-    document = read_document(file, as_json)
-    if not isinstance(document, dict):
-        fail(f"{file}: a policy is a mapping with `rules`", as_json)
+    document = read_policy(file, as_json)
     document.pop("cases", None)
     with friendly(as_json), ApiClient(load_settings()) as api:
         made = api.put(_path(team), document)

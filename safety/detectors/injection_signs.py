@@ -11,8 +11,9 @@ _INSTRUCTIONS = (
     r"|programming|training|messages?|orders|policies)"
 )
 _PROMPT = (
-    r"(?:system|initial|hidden|original|secret|internal|developer|above|previous|pre)[ -]?"
+    r"(?:(?:system|initial|hidden|original|secret|internal|developer|pre)[ -]?"
     r"(?:prompt|instructions?|messages?|rules|guidelines|directives?|configuration)"
+    r"|(?:above|previous) (?:prompt|instructions?))"
 )
 _SECRETS = (
     r"(?:conversation|chat|history|system prompt|credentials?|api[ _-]?keys?|passwords?|secrets?"
@@ -162,7 +163,7 @@ SIGNS: dict[str, tuple[float, tuple[str, ...]]] = {
         ),
     ),
     "ADDRESSED_TO_MODEL": (
-        0.5,
+        0.45,
         (
             (
                 r"\b(?:attention|important|note|message|instructions?|notice|warning|hey|dear|hello)\b"

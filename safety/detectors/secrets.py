@@ -43,6 +43,8 @@ _OWN = {
     "URL_PASSWORD": (_IN_URL, "://"),
     "AUTHORIZATION": (_AUTHORIZATION, ""),
     "API_KEY": (_API_KEY, ""),
+    # Kingfisher wants its other half beside it.
+    "AWS_ACCESS_KEY": (r"\b((?:AKIA|ASIA)[A-Z2-7]{16})\b", "IA"),
 }
 # Values that are assigned to a secret's name; most are none, so they must look like one.
 _ASSIGNED = (

@@ -77,7 +77,7 @@ class Gateway:
                 raise ApplicationError(
                     refusal.message, type=refusal.type(), category=ApplicationErrorCategory.BENIGN
                 )
-            if _may_be_raised(verdict) and _pauses(call, verdict):
+            if verdict.code == "budget_exceeded" and _pauses(call, verdict):
                 raise await self._paused(call, verdict, refusal)
             raise refusal
         if activity.info().attempt > 1:
@@ -196,15 +196,15 @@ def _final(status: TaskStatus) -> Literal["succeeded", "failed", "cancelled"]:
             raise ValueError(f"{status!r} does not end a task")
 
 
-def _may_be_raised(refusal: Refusal) -> bool:
-    """Tell whether a refusal is of a budget that outlives the task, and may get more."""
-    return refusal.code == "budget_exceeded" and refusal.scope not in ("task", "parent")
-
-
 def _pauses(call: AdmitInput, refusal: Refusal) -> bool:
-    """Tell whether a task waits: by default only one that has begun, be it with its parent."""
+    """Tell whether a task waits for a budget.
+
+    By default only one that has begun, be it with its parent, and not for one of its own: that is
+    what its caller would have it cost.
+    """
     begun = call.step > 1 or refusal.patient
-    return call.on_budget == "wait" or (call.on_budget == "pause" and begun)
+    others = refusal.scope not in ("task", "parent")
+    return call.on_budget == "wait" or (call.on_budget == "pause" and begun and others)
 
 
 def _limited(refusal: Refusal) -> ApplicationError:

@@ -20,6 +20,8 @@ __all__ = [
     "list_budgets",
     "remove_rule",
     "set_rule",
+    "set_task_budget",
+    "task_budget",
 ]
 
 RuleScope = Literal["organisation", "team", "key", "user", "tag", "agent"]
@@ -127,6 +129,34 @@ async def set_rule(
     )
     made: UUID | None = rows[0]["f"]
     return made
+
+
+async def set_task_budget(
+    db: Database, organisation_id: UUID, task_id: UUID, *, actor: str, cap_usd: Decimal
+) -> UUID | None:
+    """Gives a task that runs another budget of its own.
+
+    Returns:
+        The budget's id; None: there is no such task, or it has ended.
+    """
+    rows = await db.call(
+        organisation_id, "set_task_budget", "%s, %s, %s", (actor, task_id, cap_usd)
+    )
+    made: UUID | None = rows[0]["f"]
+    return made
+
+
+async def task_budget(db: Database, organisation_id: UUID, budget_id: UUID) -> Budget | None:
+    """The budget of a single task, by its own id."""
+    rows = await db.run(
+        organisation_id,
+        "select g.budget_id, null::uuid as rule_id, g.scope, g.scope_id::text as subject,"
+        " 'total' as period, 'UTC' as time_zone, 'total' as \"window\", true as hard, g.cap_usd,"
+        " g.spent_usd, g.held_usd, g.overage_usd, g.warned_at, null as webhook_url"
+        " from budgets g where g.organisation_id = %s and g.budget_id = %s and g.scope = 'task'",
+        (organisation_id, budget_id),
+    )
+    return Budget(**rows[0]) if rows else None
 
 
 async def remove_rule(db: Database, organisation_id: UUID, rule_id: UUID, *, actor: str) -> bool:

@@ -22,7 +22,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 
 @budget.command("set")
 def set_budget(
-    scope: Annotated[str, typer.Argument(help="organisation, team, key, user, tag or agent.")],
+    scope: Annotated[str, typer.Argument(help="organisation, team, key, user, tag, agent, task.")],
     cap_usd: Annotated[str, typer.Argument(help="How much, in USD.")],
     of: Annotated[
         str | None,

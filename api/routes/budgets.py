@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 from zoneinfo import available_timezones
 
@@ -19,6 +19,7 @@ from api.routes.webhooks import DeliveryView, delivery_view
 from api.steering import let_go_on
 from api.task_views import Usd
 from store import budgets, webhooks
+from store.identity import Principal
 from workflows.contracts.webhook import Receiver
 
 __all__ = ["router"]
@@ -33,13 +34,15 @@ class BudgetRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    scope: budgets.RuleScope = Field(description="What kind of subject has it.")
+    scope: budgets.RuleScope | Literal["task"] = Field(
+        description="What kind of subject has it; `task`: another budget for a task that runs."
+    )
     subject: str | None = Field(
         default=None,
         min_length=1,
         max_length=512,
-        description="Id of the team or key, the user, `name=value` of a tag, or the agent's name; "
-        "`*`, or `name=*`: each by itself. Not needed for the organisation.",
+        description="Id of the team, key or task, the user, `name=value` of a tag, or the agent's "
+        "name; `*`, or `name=*`: each by itself. Not needed for the organisation.",
     )
     period: budgets.BudgetPeriod = Field(default="month", description="Over what it is.")
     time_zone: str = Field(default="UTC", description="IANA time zone in which periods begin.")
@@ -58,6 +61,9 @@ class BudgetRequest(BaseModel):
             raise ValueError(f"say the subject: which {self.scope}")
         if self.scope == "tag" and "=" not in (self.subject or ""):
             raise ValueError("the subject of a tag is name=value")
+        if self.scope == "task" and not (self.hard and self.period in ("month", "total")):
+            # The period that is set by default says nothing of a task.
+            raise ValueError("the budget of a task is a hard one, in total")
         if self.webhook is not None and self.hard:
             raise ValueError("a webhook tells of a budget that warns: say hard: false")
         if self.time_zone not in available_timezones():
@@ -146,6 +152,8 @@ async def get_budget(caller: SpendCaller, parts: PartsOf, budget_id: UUID) -> Bu
         for each in await budgets.list_budgets(db, caller.organisation_id)
         if budget_id in (each.rule_id, each.budget_id)
     ]
+    if not found and (own := await budgets.task_budget(db, caller.organisation_id, budget_id)):
+        found = [own]
     if not found:
         raise not_found("budget")
     ids = [each.budget_id for each in found if each.budget_id is not None]
@@ -172,6 +180,10 @@ async def get_budget(caller: SpendCaller, parts: PartsOf, budget_id: UUID) -> Bu
 @router.post("/v1/budgets", responses=answers(404, body=True), summary="Set a budget")
 async def set_budget(caller: AdminCaller, parts: PartsOf, wanted: BudgetRequest) -> BudgetExplained:
     """Set what may be spent; it holds from the next call on, and counts from there."""
+    if wanted.scope == "task":
+        own = await _of_task(caller, parts, wanted)
+        await let_go_on(parts, caller.organisation_id)
+        return await get_budget(caller, parts, own)
     made = await budgets.set_rule(
         parts.database,
         caller.organisation_id,
@@ -200,6 +212,23 @@ async def remove_budget(caller: AdminCaller, parts: PartsOf, budget_id: UUID) ->
         raise not_found("budget")
     await let_go_on(parts, caller.organisation_id)
     return RemovedBudget(id=budget_id)
+
+
+async def _of_task(caller: Principal, parts: Parts, wanted: BudgetRequest) -> UUID:
+    try:
+        task_id = UUID(wanted.subject)
+    except ValueError:
+        raise not_found("task") from None
+    made = await budgets.set_task_budget(
+        parts.database,
+        caller.organisation_id,
+        task_id,
+        actor=f"ol_{caller.key_id.hex}",
+        cap_usd=wanted.cap_usd,
+    )
+    if made is None:
+        raise not_found("running task")
+    return made
 
 
 def _view(budget: budgets.Budget) -> BudgetView:

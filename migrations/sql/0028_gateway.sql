@@ -118,6 +118,36 @@ begin
     return made;
 end $$;
 
+-- Gives a task that runs another budget of its own; one that had none counts from here. A cap below
+-- what is spent and held is raised to that. Null: there is no such task, or it has ended.
+create function set_task_budget(
+    p_organisation uuid, p_actor text, p_task uuid, p_cap numeric
+) returns uuid
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+declare
+    nested int;
+    b      record;
+begin
+    select cardinality(t.ancestors) into nested from tasks t
+     where t.organisation_id = p_organisation and t.task_id = p_task
+       and t.finished_at is null and t.kind <> 'call';
+    if not found then
+        return null;
+    end if;
+    -- The budget before the task, as in admission.
+    insert into budgets as g (organisation_id, scope, scope_id, cap_usd, nesting)
+    values (p_organisation, 'task', p_task, p_cap, nested)
+    on conflict (organisation_id, scope_id, window_key) do update
+       set cap_usd = greatest(p_cap, g.held_usd + g.spent_usd)
+    returning g.budget_id, old.cap_usd as before, g.cap_usd as after into b;
+    update tasks t set max_cost_usd = b.after
+     where t.organisation_id = p_organisation and t.task_id = p_task;
+    perform audit_append(p_actor, 'budget.set', b.budget_id::text, jsonb_build_object(
+        'before', jsonb_build_object('scope', 'task', 'subject', p_task, 'cap_usd', b.before::text),
+        'after', jsonb_build_object('scope', 'task', 'subject', p_task, 'cap_usd', b.after::text)));
+    return b.budget_id;
+end $$;
+
 -- Tasks that are paused because a budget above them is spent: `since` is null when one goes on, or
 -- when a person paused it meanwhile. `reason` says which budget, in numbers.
 create table budget_waits (

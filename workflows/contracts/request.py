@@ -173,9 +173,9 @@ class Limits(Asked):
     )
     on_budget: Literal["pause", "wait", "fail"] = Field(
         default="pause",
-        description="When a budget above the task is spent: `pause` until it is raised or its next "
-        "period begins, if the task has begun, else fail; `wait`: pause before its first step, "
-        "too; `fail`: end.",
+        description="When a budget is spent: `pause` until it is raised or its next period begins, "
+        "if the task has begun and the budget is not its own, else fail; `wait`: pause in any "
+        "case; `fail`: end.",
     )
 
 

@@ -9,7 +9,15 @@ from typing import Any
 
 import re2
 
-__all__ = ["Pattern", "Patterns", "SearchedTooLong", "compiled", "quoted", "refuse_pattern"]
+__all__ = [
+    "Pattern",
+    "Patterns",
+    "SearchedTooLong",
+    "compiled",
+    "quoted",
+    "refuse_pattern",
+    "together",
+]
 
 # What one compiled pattern may take; RE2 refuses what would need more.
 _MAX_MEMORY = 8 << 20
@@ -88,6 +96,16 @@ class Patterns:
         """Return which of the expressions match somewhere in a text, by their place in the list."""
         found: list[int] | None = self._set.Match(text.encode())
         return sorted(found or ())
+
+
+def together(expressions: Sequence[str]) -> Patterns | None:
+    """Return expressions as one search; None where that would save nothing or take too much."""
+    if len(expressions) < 2:
+        return None
+    try:
+        return Patterns(expressions)
+    except re2.error:
+        return None
 
 
 @lru_cache(maxsize=2048)

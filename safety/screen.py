@@ -48,7 +48,7 @@ class Screen:
                 Text(text),
                 judged,
                 ours=self.redactions.spans(text),
-                go_on=self.policy.on_failure == "allow",
+                go_on=self.policy.on_failure == "allow" or self.policy.mode == "dry_run",
             )
             for text in texts
         ]

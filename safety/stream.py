@@ -124,7 +124,7 @@ class OutputScreen:
                 rule.id: max(1 if base else 0, waiting.starts.get(rule.id, 0) - base)
                 for rule in self._rules
             },
-            go_on=self._policy.on_failure == "allow",
+            go_on=self._policy.on_failure == "allow" or not self._enforced,
         )
         self.failed = tuple(dict.fromkeys([*self.failed, *decided.failed]))
         matched = [span for spans in decided.matched.values() for span in spans]

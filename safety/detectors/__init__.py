@@ -6,6 +6,7 @@ A detector is made for a rule, kept, and used by many threads at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from typing import NamedTuple, Protocol
@@ -55,7 +56,11 @@ def detector(rule: Rule) -> Detector:
 
 
 def warm(policy: Policy) -> None:
-    """Load what a policy needs. Takes seconds where it has rules for secrets: not on a loop."""
+    """Load what a policy needs. Takes seconds where it has rules for secrets: not on a loop.
+
+    What cannot be loaded is told where it is used: there the policy says what follows.
+    """
     for rule in policy.rules:
         if rule.kind in _MODULES:
-            detector(rule)
+            with suppress(Exception):
+                detector(rule)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from safety.detectors import Match
-from safety.patterns import Pattern, compiled, quoted
+from safety.patterns import Pattern, compiled, quoted, together
 from safety.policy import Rule
 from safety.text import Folded, Text
 
@@ -23,6 +23,7 @@ class Lists:
         """Takes the rule's lists, and what its matches are called."""
         self._words = list(_whole_words(words))
         self._patterns = [compiled(pattern) for pattern in patterns]
+        self._any = together(patterns)
         self._label = label
 
     def find(self, text: Text, start: int) -> Iterator[Match]:
@@ -35,8 +36,8 @@ class Lists:
                 for begin, end in words.spans(folded.text, max(0, first - 1), group=1):
                     if begin >= first:
                         yield Match(*folded.given(begin, end), self._label)
-        for pattern in self._patterns:
-            for begin, end in pattern.spans(text.given, start):
+        for index in self._any.matching(text.given) if self._any else range(len(self._patterns)):
+            for begin, end in self._patterns[index].spans(text.given, start):
                 yield Match(begin, end, self._label)
 
 

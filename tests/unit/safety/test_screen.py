@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from safety import patterns
+from safety.errors import DetectorFailed
 from safety.findings import Finding
 from safety.policy import Policy
 from safety.redactions import Redactions
@@ -114,3 +116,31 @@ def test_moderation_is_left_to_who_can_ask_a_model() -> None:
     assert done.decisive == Finding("ask", "moderation", "block", "input", 1, 0, 4, "MODERATION")
     missed = verdict.moderated(verdict.moderation[0], "input", [False, False], failed=True)
     assert (missed.outcome, missed.failed) == ("flag", ("ask",))
+
+
+HARD = {"id": "hard", "kind": "deny_list", "patterns": ["a.*b|a"], "action": "block"}
+
+
+def test_what_a_rule_that_cannot_be_applied_means_is_the_policys_to_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each search is linear, and there are as many as matches: it is given up in time."""
+    monkeypatch.setattr(patterns, "_SECONDS", 0.0)
+    text = "a" * 20_000
+    with pytest.raises(DetectorFailed, match="'hard'") as failed:
+        screen(HARD).check([text], "input")
+    assert failed.value.rule == "hard"
+    monkeypatch.setattr(patterns, "_SECONDS", -1.0)  # in a stream there is little text at a time
+    with pytest.raises(DetectorFailed):
+        screen(HARD).output().feed(text)
+    monkeypatch.setattr(patterns, "_SECONDS", 0.0)
+    for more in ({"on_failure": "allow"}, {"mode": "dry_run"}):
+        judge = screen(HARD, deny("oops"), **more)
+        verdict = judge.check([f"{text} oops"], "input")
+        assert verdict.failed == ("hard",)
+        assert [found.rule for found in verdict.findings] == ["names"]
+
+
+def test_a_text_without_a_form_in_utf8_is_judged_too() -> None:
+    verdict = screen(deny("bad")).check(["\ud800 bad \udfff"], "input")
+    assert verdict.texts == ("\ud800 <DENIED_1> \udfff",)

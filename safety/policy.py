@@ -88,6 +88,14 @@ class Rule(BaseModel):
     threshold: Annotated[float, Field(gt=0, le=1)] | None = None
     model: _Model | None = None
 
+    @cached_property
+    def _key(self) -> int:
+        return hash(self.model_dump_json())
+
+    def __hash__(self) -> int:
+        """Hash it once: a list may have thousands of words, and a stream asks at every step."""
+        return self._key
+
     @model_validator(mode="before")
     @classmethod
     def _allow_lists_allow(cls, given: Any) -> Any:

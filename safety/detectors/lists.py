@@ -11,8 +11,8 @@ from safety.text import Folded, Text
 
 __all__ = ["make"]
 
-# Alternatives of one pattern; more take more memory than RE2 is given.
-_TOGETHER = 100
+# Alternatives of one pattern, at most.
+_TOGETHER = 1000
 _EDGE = r"[^\pL\pN\pM_]"
 
 
@@ -58,11 +58,22 @@ def _whole_words(words: Iterable[str]) -> Iterator[Pattern]:
                 for form in ordered
                 if (_lettered(form[0]), _lettered(form[-1])) == (left, right)
             ]
+            before = f"(?:^|{_EDGE})" if left else ""
+            behind = f"(?:$|{_EDGE})" if right else ""
             for at in range(0, len(some), _TOGETHER):
-                either = "|".join(map(_phrase, some[at : at + _TOGETHER]))
-                before = f"(?:^|{_EDGE})" if left else ""
-                behind = f"(?:$|{_EDGE})" if right else ""
-                yield compiled(f"{before}({either}){behind}")
+                yield from _either(some[at : at + _TOGETHER], before, behind)
+
+
+def _either(forms: list[str], before: str, behind: str) -> Iterator[Pattern]:
+    """Yield one pattern for some phrases, or more if one would be too large."""
+    try:
+        yield compiled(f"{before}({'|'.join(map(_phrase, forms))}){behind}")
+    except ValueError:
+        if len(forms) == 1:
+            raise
+        half = len(forms) // 2
+        yield from _either(forms[:half], before, behind)
+        yield from _either(forms[half:], before, behind)
 
 
 def _phrase(form: str) -> str:

@@ -130,6 +130,8 @@ GENERATE = Contract(
         Tensor("stop_token_ids", "INT32", (-1,)),
         Tensor("stop", "BYTES", (-1,)),
         Tensor("ignore_eos", "BOOL"),
+        Tensor("biased_ids", "INT32", (-1,)),
+        Tensor("biases", "FP32", (-1,)),
         Tensor("json_schema", "BYTES"),
         Tensor("grammar", "BYTES"),
         Tensor("lora_name", "BYTES"),

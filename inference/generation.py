@@ -71,6 +71,7 @@ def check(prompt: Prompt, vocabulary: Vocabulary) -> None:
         ("input_ids", prompt.input_ids),
         ("generated_ids", prompt.generated_ids),
         ("stop_token_ids", list(sampling.stop_token_ids)),
+        ("biased_ids", list(sampling.biased_ids)),
     ):
         if ids and not (min(ids) >= 0 and max(ids) < size):
             raise EngineRefusal("bad_request", f"{name} holds an id outside 0..{size - 1}")
@@ -84,6 +85,8 @@ def check(prompt: Prompt, vocabulary: Vocabulary) -> None:
         (math.isfinite(sampling.presence_penalty), "presence_penalty must be finite"),
         (math.isfinite(sampling.frequency_penalty), "frequency_penalty must be finite"),
         (all(sampling.stop), "a stop string must not be empty"),
+        (len(sampling.biased_ids) == len(sampling.biases), "every biased id has one bias"),
+        (all(map(math.isfinite, sampling.biases)), "biases must be finite"),
     )
     for holds, message in limits:
         if not holds:

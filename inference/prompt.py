@@ -26,6 +26,8 @@ class Sampling:
         stop_token_ids: Tokens that end the generation; they are counted, but are no text.
         stop: Strings that end it; neither they nor what follows is text.
         ignore_eos: Generate to max_tokens whatever the model says.
+        biased_ids: Tokens that are made more or less likely, where the engine can.
+        biases: By how much, added to their logits; one for each.
     """
 
     max_tokens: int = 256
@@ -40,6 +42,8 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    biased_ids: tuple[int, ...] = ()
+    biases: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,10 @@ def unpack_prompt(request_id: str, read: Callable[[str], list[Any] | None]) -> P
             continue
         if each.name == "stop":
             chosen["stop"] = tuple(_text(value) for value in values)
-        elif each.name == "stop_token_ids":
-            chosen["stop_token_ids"] = tuple(int(value) for value in values)
+        elif each.name in ("stop_token_ids", "biased_ids"):
+            chosen[each.name] = tuple(int(value) for value in values)
+        elif each.name == "biases":
+            chosen["biases"] = tuple(float(value) for value in values)
         else:
             chosen[each.name] = values[0]
     texts = {

@@ -65,6 +65,11 @@ class ModelTokenizer:
         return "".join(text.feed(token_id) for token_id in token_ids)
 
     @property
+    def size(self) -> int:
+        """How many tokens there are: ids are below it."""
+        return len(self._vocabulary)
+
+    @property
     def control_tokens(self) -> tuple[str, ...]:
         """Names of the control tokens, longest first."""
         return self._control

@@ -76,6 +76,12 @@ async def prompt_of(deps: Dependencies, option: Option, spec: CallSpec) -> Promp
             ids.insert(0, tokenizer.bos_id)
     else:
         ids = encode_chat(tokenizer, _spoken(spec.messages, _told(tools, may_say)))
+    if any(int(token) >= tokenizer.size for token in spec.parameters.get("logit_bias") or ()):
+        raise InvalidRequest(
+            f"'logit_bias' names a token that the model has not: ids are below {tokenizer.size}.",
+            param="logit_bias",
+            code="invalid_value",
+        )
     window = option.model.context_window
     longest = option.longest(spec)
     if len(ids) + (spec.longest or 1) > window:
@@ -217,6 +223,7 @@ def sampling_of(spec: CallSpec, prompt: Prompt, stops: Sequence[str]) -> Samplin
     asked = spec.parameters
     stop = asked.get("stop") or ()
     bound = prompt.schema is not None or (prompt.grammar is not None)
+    biased = asked.get("logit_bias") or {}
 
     def number(name: str, default: float) -> float:
         value = asked.get(name)
@@ -236,6 +243,8 @@ def sampling_of(spec: CallSpec, prompt: Prompt, stops: Sequence[str]) -> Samplin
         # What a grammar binds ends where the grammar does.
         stop=() if bound else (*([stop] if isinstance(stop, str) else stop), *stops),
         ignore_eos=False if bound else bool(asked.get("ignore_eos")),
+        biased_ids=tuple(map(int, biased)),
+        biases=tuple(map(float, biased.values())),
     )
 
 

@@ -25,11 +25,12 @@ UPSTREAM = "openai"
 
 _MILLION = Decimal(1_000_000)
 _NANO = Decimal("0.000000001")
+#: Engines under Triton that make single tokens more or less likely.
+_BIASES = frozenset({"llama_cpp"})
 #: What no model under Triton can do, with the value that asks for nothing.
 _ONLY_UPSTREAM: Mapping[str, Sequence[Any]] = {
     "n": (None, 1),
     "logprobs": (None, False, 0),
-    "logit_bias": (None, {}),
     "reasoning_effort": (None, "none"),
     "verbosity": (None, "medium"),
     "prediction": (None,),
@@ -128,6 +129,8 @@ def _objection(option: Option, spec: CallSpec) -> InvalidRequest | None:
     for name, nothing in _ONLY_UPSTREAM.items():
         if asked.get(name) not in nothing:
             return _cannot(name, "the model's engine cannot")
+    if asked.get("logit_bias") and option.deployment.engine not in _BIASES:
+        return _cannot("logit_bias", "the model's engine cannot")
     if form and form.get("type") != "text" and asked.get("tools"):
         return _cannot("response_format", "the model's engine cannot beside 'tools'")
     return None

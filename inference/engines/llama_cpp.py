@@ -200,6 +200,8 @@ class LlamaCppEngine:
             "frequency_penalty": sampling.frequency_penalty,
             "ignore_eos": no_end,
         }
+        if sampling.biased_ids:
+            body["logit_bias"] = list(zip(sampling.biased_ids, sampling.biases, strict=True))
         grammar = constraint(run.prompt, self._vocabulary.join(run.generated))
         if grammar is not None:
             body["grammar"] = grammar

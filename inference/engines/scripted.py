@@ -48,6 +48,8 @@ class ScriptedEngine:
         """Plays the prompt's script from where earlier attempts left it."""
         if prompt.lora_name is not None:
             raise EngineRefusal("unknown_lora", f"no adapter is called {prompt.lora_name!r}")
+        if prompt.sampling.biased_ids:
+            raise EngineRefusal("bad_sampling", "what is said is written: no token is biased")
         raw = b"".join(map(self._spelled.__getitem__, prompt.input_ids))
         text = raw.decode("utf-8", "replace")
         try:

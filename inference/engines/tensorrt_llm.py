@@ -137,6 +137,9 @@ class TensorRtLlmEngine:
     def _sampling(self, prompt: Prompt) -> Any:
         assert self._api is not None
         sampling = prompt.sampling
+        if sampling.biased_ids:
+            # It takes a tensor as long as the vocabulary; nobody has tried that here.
+            raise EngineRefusal("bad_sampling", "this engine biases no tokens")
         said = len(prompt.generated_ids)
         chosen: dict[str, Any] = {
             "max_tokens": sampling.max_tokens - said,

@@ -8,7 +8,15 @@ from typing import Any
 import openai
 import pytest
 
+from inference.tokenizers import ModelTokenizer, load_tokenizer
+from tests.integration.running import RunningStack
 from tests.integration.tasks.caller import Caller, say
+
+
+@pytest.fixture(scope="module")
+def tokenizer(stack: RunningStack) -> ModelTokenizer:
+    return load_tokenizer(stack.settings.models_folder / "smollm2-135m-instruct")
+
 
 WEATHER: Any = {
     "type": "function",
@@ -125,6 +133,28 @@ async def test_what_an_engine_cannot_is_refused_by_name(sdk: openai.AsyncOpenAI)
             model="smollm2-135m-instruct", messages=asks("x " * 9_000), max_tokens=10
         )
     assert error.value.code == "context_length_exceeded"
+
+
+async def test_a_bias_makes_a_token_certain_or_impossible(
+    sdk: openai.AsyncOpenAI, caller: Caller, books: Any, tokenizer: ModelTokenizer
+) -> None:
+    (cat,) = tokenizer.encode(" cat")
+    asked: Any = {"model": "smollm2-135m-instruct", "prompt": "The animal is a", "max_tokens": 3}
+    asked |= {"temperature": 0}
+    usual = await sdk.completions.create(**asked)
+    forced = await sdk.completions.create(**asked, logit_bias={str(cat): 100})
+    assert forced.choices[0].text == " cat cat cat"
+    (first, *_) = tokenizer.encode(usual.choices[0].text)
+    without = await sdk.completions.create(**asked, logit_bias={str(first): -100})
+    assert tokenizer.encode(without.choices[0].text)[0] != first
+    with pytest.raises(openai.BadRequestError) as error:
+        await sdk.completions.create(**asked, logit_bias={str(tokenizer.size): 1})
+    assert (error.value.param, error.value.code) == ("logit_bias", "invalid_value")
+    rows = books.rows(
+        "select * from model_calls where organisation_id = %s", caller.organisation_id
+    )
+    assert len(rows) == 3
+    await books.assert_attempts_equal(rows)
 
 
 async def test_a_real_model_answers_and_a_text_is_gone_on_with(sdk: openai.AsyncOpenAI) -> None:

@@ -226,6 +226,8 @@ def test_a_prompt_survives_the_wire() -> None:
             stop=("é", "\n"),
             stop_token_ids=(4,),
             ignore_eos=True,
+            biased_ids=(5, 6),
+            biases=(-100.0, 2.5),
         ),
         json_schema="{}",
     )

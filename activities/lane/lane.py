@@ -56,6 +56,7 @@ from workflows.errors import (
     ContentBlocked,
     Forbidden,
     Internal,
+    InvalidRequest,
     KeyRefused,
     OverlineError,
     RateLimited,
@@ -77,14 +78,7 @@ DOUBTS = 5
 # How often a call is screened again because its policy has changed meanwhile.
 _POLICY_TRIES = 8
 # What a call is refused with as such when it is the judging of its texts that is refused.
-_REFUSED = (
-    BudgetExceeded,
-    RateLimited,
-    KeyRefused,
-    Unauthenticated,
-    DatabaseUnavailable,
-    PolicyChanged,
-)
+_REFUSED = (BudgetExceeded, RateLimited, KeyRefused, Unauthenticated, DatabaseUnavailable)
 _CODES: Mapping[type[OverlineError], str] = {
     ContentBlocked: "content_blocked",
     ApprovalRequired: "approval_required",
@@ -387,8 +381,8 @@ class FastLane:
             PolicyChanged: Another one holds by now.
         """
         assert held.policy is not None
-        refuse_unscreenable(spec, held.policy)
         try:
+            refuse_unscreenable(spec, held.policy)
             return await screened(
                 texts,
                 policy=held.policy,
@@ -421,8 +415,11 @@ class FastLane:
                 raise _rejected(refused) from None
             record_refusal(code, "policy")
             raise stopped.told from None
-        except SafetyUnavailable:
-            record_refusal("safety_unavailable", "policy")
+        except (SafetyUnavailable, InvalidRequest) as refused:
+            # No statement has asked yet whether this is the policy that holds.
+            await self._look_again(who, unless=held)
+            if isinstance(refused, SafetyUnavailable):
+                record_refusal("safety_unavailable", "policy")
             raise
 
     def _sealed(self, held: Held[Policy], task_id: UUID, made: ScreenedCall) -> Sealed | None:
@@ -432,15 +429,18 @@ class FastLane:
             held.organisation_id, task_id, made.redactions.document()
         )
 
-    async def _look_again(self, who: _Who) -> None:
+    async def _look_again(self, who: _Who, unless: Held[Policy] | None = None) -> None:
         """Look which policy holds for a key now.
 
         Raises:
             Unauthenticated: The key is nobody's.
+            PolicyChanged: It is another one than `unless`.
         """
         held = await self.deps.screening.policies.look_at_key(who.key_id, who.key_digest)
         if held is None:
             raise Unauthenticated("Incorrect API key provided.")
+        if unless is not None and held.version != unless.version:
+            raise PolicyChanged("another safety policy holds by now")
 
     def _asks(self, who: _Who, about: CallSpec, *, ends: bool) -> Ask:
         """Return what has a model judge: by calls of their own, metered as any other.
@@ -479,6 +479,13 @@ class FastLane:
             if call is not None:
                 self.let_go(call)
             raise
+        except PolicyChanged:
+            if not ends:
+                raise
+            # The answer keeps to the policy that its call began with; what judges it is new.
+            held = await self.deps.screening.policies.look_at_key(who.key_id, who.key_digest)
+            about = dataclasses.replace(about, policy=held.version if held else 0)
+            return await self._flagged(rule, text, who, about, ends)
         except (EngineError, OverlineError, StoreError, ValueError) as error:
             if not ends and isinstance(error, _REFUSED):
                 raise

@@ -42,16 +42,16 @@ create index safety_decisions_by_time on safety_decisions (organisation_id, deci
 create trigger append_only before update or delete or truncate on safety_decisions
     for each statement execute function refuse_change();
 
--- The originals of a task's redactions, sealed with a key that no database holds. `version` counts
--- the changes, so that of two writers none undoes the other's.
+-- The originals of the redactions of a task, or of a session, whose id it is then: sealed with a key
+-- that no database holds. `version` counts the changes, so that of two writers none undoes the
+-- other's.
 create table redactions (
     organisation_id uuid not null,
     task_id         uuid not null,
     version         int not null default 1,
     sealed          bytea not null,
     key_id          text not null,
-    primary key (organisation_id, task_id),
-    foreign key (organisation_id, task_id) references tasks
+    primary key (organisation_id, task_id)
 );
 -- Ciphertext: nothing to compress.
 alter table redactions alter column sealed set storage external;
@@ -84,20 +84,25 @@ create view safety_by_rule with (security_invoker = true) as
      group by 1, 2, 3, 4, 5, 6;
 grant select on safety_by_rule to overline_app, overline_reader;
 
--- The version that holds for a team now; 0: none.
+-- The version that holds for a team now; 0: none. Every call asks, and most have none at all.
 create function policy_in_force(p_organisation uuid, p_team uuid) returns int
-    language sql stable set search_path = pg_catalog, public, pg_temp as $$
-    select coalesce(
-        (select o.version from (
-            select p.version, p.document is null as gone from safety_policies p
-             where p.organisation_id = p_organisation and p.team_id = p_team
-             order by p.version desc limit 1) o where not o.gone),
-        (select o.version from (
-            select p.version, p.document is null as gone from safety_policies p
-             where p.organisation_id = p_organisation and p.team_id is null
-             order by p.version desc limit 1) o where not o.gone),
-        0)
-$$;
+    language plpgsql stable set search_path = pg_catalog, public, pg_temp as $$
+declare
+    p record;
+begin
+    if not exists (select from safety_policies x where x.organisation_id = p_organisation) then
+        return 0;
+    end if;
+    select x.version, x.document is null as gone into p from safety_policies x
+     where x.organisation_id = p_organisation and x.team_id = p_team
+     order by x.version desc limit 1;
+    if not found or p.gone then
+        select x.version, x.document is null as gone into p from safety_policies x
+         where x.organisation_id = p_organisation and x.team_id is null
+         order by x.version desc limit 1;
+    end if;
+    return case when p.gone then 0 else coalesce(p.version, 0) end;
+end $$;
 
 -- Sets or, with a null document, takes away a scope's policy. Returns the version that says so now;
 -- an equal document makes none. Null: there was nothing to take away.

@@ -1,9 +1,5 @@
 -- Safety policies in agents' tasks.
 
--- What was taken out of texts is shared by a task and all below it, and by the turns of a session:
--- the id is that of the task a caller submitted, or the session's.
-alter table redactions drop constraint redactions_organisation_id_task_id_fkey;
-
 -- Whoever files a call says, in `overline.policy`, by which version its texts were screened; the
 -- request of a task says it itself. What another task files keeps the policy of that one. If
 -- another version holds now, nothing is written. BEFORE, so that no text reaches a page of the

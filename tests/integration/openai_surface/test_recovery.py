@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import openai
@@ -12,6 +13,7 @@ import pytest
 
 from inference.client import TritonClient
 from tests.integration.openai_surface.conftest import client_of
+from tests.integration.openai_surface.written import assert_nowhere
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller, say, words
@@ -47,6 +49,36 @@ async def until_back(stack: RunningStack, client: openai.AsyncOpenAI, own_id: st
         except (openai.APIConnectionError, openai.ConflictError, openai.InternalServerError):
             await asyncio.sleep(0.1)
     raise AssertionError("no answer")
+
+
+async def assert_the_policy_holds_for_who_goes_on(
+    stack: RunningStack, caller: Caller, client: openai.AsyncOpenAI
+) -> str:
+    """What was taken out, on the way in and on the way out, is so after the process died."""
+    rules: Any = [
+        {"id": "mail", "kind": "pii", "types": ["EMAIL_ADDRESS"], "action": "redact"},
+        {"id": "blue", "kind": "deny_list", "words": ["Bluebird"], "on": ["output"],
+         "action": "redact"},
+    ]  # fmt: skip
+    assert (await caller.http.put("/v1/policy", json={"rules": rules})).status_code == 200
+    mail = f"canary{uuid4().hex}@example.com"
+    text = f"To {mail}: a Bluebird. {words(50)} {mail} and a Bluebird {words(9)}"
+    asked: Any = {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": say(text, pace_ms=15)}],
+        "extra_headers": {"Idempotency-Key": "screened"},
+    }
+    own_id, said = await interrupted(stack, client, after=80, **asked)
+    expected = text.replace("Bluebird", "[DENIED]")
+    assert said == expected[: len(said)]
+    assert 80 < len(said) < len(expected)
+    kept = await until_back(stack, client, own_id)
+    assert kept.choices[0].message.content == expected
+    repeated = await client.chat.completions.create(**asked)
+    assert (repeated.id, repeated.choices) == (own_id, kept.choices)
+    await assert_nowhere(stack, mail, control=own_id.removeprefix("chatcmpl-")[:8])
+    assert (await caller.http.delete("/v1/policy")).status_code == 200
+    return own_id
 
 
 async def assert_an_outage_is_a_503(stack: RunningStack, client: openai.AsyncOpenAI) -> None:
@@ -134,7 +166,8 @@ async def test_calls_outlive_the_process_that_made_them(
             assert (await caller.http.delete(f"/v1/limits/{limit['id']}")).status_code == 200
             await assert_an_outage_is_a_503(stack, client)
             books.assert_nothing_held(caller.organisation_id)
-            ids = [own_id, other_id]
+            screened_id = await assert_the_policy_holds_for_who_goes_on(stack, caller, client)
+            ids = [own_id, other_id, screened_id]
             await assert_replays(
                 stack,
                 [f"task-{(await caller.task(i.removeprefix('chatcmpl-')))['id']}" for i in ids],

@@ -19,8 +19,10 @@ __all__ = [
     "together",
 ]
 
-# What one compiled pattern may take; RE2 refuses what would need more.
+# What one compiled pattern may take; RE2 refuses what would need more. Ours are larger than those
+# of a policy, which take the time of the process that is asked to set it.
 _MAX_MEMORY = 8 << 20
+_MAX_MEMORY_OF_A_POLICYS = 1 << 20
 # One search is linear; as many searches as there are matches may not be, in a text made for it.
 # Seconds of computing, for any text and for each of its characters.
 _SECONDS = 1.0
@@ -34,10 +36,10 @@ class SearchedTooLong(Exception):
 class Pattern:
     """A compiled expression that is searched for in text."""
 
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, memory: int = _MAX_MEMORY) -> None:
         """Takes an expression in RE2's syntax; raises ValueError where RE2 does not take it."""
         options: Any = re2.Options()
-        options.max_mem = _MAX_MEMORY
+        options.max_mem = memory
         options.log_errors = False  # they would quote the pattern
         try:
             self._searched: Any = re2.compile(expression.encode(), options)
@@ -120,9 +122,15 @@ def quoted(text: str) -> str:
     return escaped
 
 
+@lru_cache(maxsize=2048)
+def compiled_for_policy(expression: str) -> Pattern:
+    """Return an expression of a policy compiled, once."""
+    return Pattern(expression, _MAX_MEMORY_OF_A_POLICYS)
+
+
 def refuse_pattern(expression: str) -> None:
     """Raise ValueError for an expression that RE2 does not take, or that matches everywhere."""
-    if compiled(expression).within(""):
+    if compiled_for_policy(expression).within(""):
         raise ValueError(f"the pattern {expression!r} matches the empty text, so everywhere")
 
 

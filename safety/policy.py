@@ -58,6 +58,14 @@ _BELONGS: dict[str, tuple[Kind, ...]] = {
     "model": ("moderation",),
 }
 
+# Of all rules together.
+_MOST = {"words": 20_000, "patterns": 100}
+
+
+def _many(rule: Any, field: str) -> int:
+    found = rule.get(field) if isinstance(rule, Mapping) else getattr(rule, field, None)
+    return len(found) if isinstance(found, list | tuple) else 0
+
 
 class Rule(BaseModel):
     """One rule of a policy.
@@ -142,6 +150,17 @@ class Policy(BaseModel):
     rules: Annotated[tuple[Rule, ...], Field(max_length=100)] = ()
     hold_back: Annotated[int, Field(ge=0, le=4096)] = 64
     on_failure: Literal["block", "allow"] = "block"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_too_much(cls, given: Any) -> Any:
+        """Look before anything is compiled."""
+        rules = given.get("rules") if isinstance(given, Mapping) else None
+        if isinstance(rules, list | tuple):
+            for field, most in _MOST.items():
+                if sum(_many(rule, field) for rule in rules) > most:
+                    raise ValueError(f"all rules together may have {most} {field}")
+        return given
 
     @model_validator(mode="after")
     def _ids_are_unique(self) -> Self:

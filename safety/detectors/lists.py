@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from safety.detectors import Match
-from safety.patterns import Pattern, compiled, quoted, together
+from safety.patterns import Pattern, compiled, compiled_for_policy, quoted, together
 from safety.policy import Rule
 from safety.text import Folded, Text
 
@@ -22,7 +22,7 @@ class Lists:
     def __init__(self, words: tuple[str, ...], patterns: tuple[str, ...], label: str) -> None:
         """Takes the rule's lists, and what its matches are called."""
         self._words = list(_whole_words(words))
-        self._patterns = [compiled(pattern) for pattern in patterns]
+        self._patterns = [compiled_for_policy(pattern) for pattern in patterns]
         self._any = together(patterns)
         self._label = label
 

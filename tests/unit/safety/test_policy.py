@@ -53,3 +53,14 @@ def test_a_document_says_what_it_said_and_equal_policies_have_one_digest() -> No
     assert Policy.of(policy.document()) == policy
     assert Policy.of({**document, "mode": "enforce"}).digest == policy.digest
     assert Policy.of({**document, "mode": "dry_run"}).digest != policy.digest
+
+
+def test_all_rules_together_have_so_many_patterns() -> None:
+    """They are compiled by the process that is asked to set them."""
+    rule = {"kind": "deny_list", "action": "flag", "patterns": [f"a{n}" for n in range(60)]}
+    Policy.of({"rules": [{"id": "a", **rule}]})
+    with pytest.raises(ValidationError, match="100 patterns"):
+        Policy.of({"rules": [{"id": "a", **rule}, {"id": "b", **rule}]})
+    large = {"id": "a", "kind": "deny_list", "action": "flag", "patterns": [r"(?:\pL\pL?){60}"]}
+    with pytest.raises(ValidationError, match="too large"):
+        Policy.of({"rules": [large]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -11,6 +12,7 @@ from inference.client import TritonClient
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller
+from tests.integration.tasks.policies import SetPolicy, set_policy
 
 
 @pytest_asyncio.fixture(scope="session")
@@ -32,3 +34,13 @@ async def caller(stack: RunningStack) -> AsyncIterator[Caller]:
     made = Caller.made(stack.admin_url, stack.state().urls["api"])
     yield made
     await made.http.aclose()
+
+
+@pytest.fixture
+def policy(stack: RunningStack, caller: Caller) -> SetPolicy:
+    """Sets the caller's safety policy."""
+
+    async def set_to(*rules: dict[str, Any], **fields: Any) -> int:
+        return await set_policy(stack.admin_url, caller.organisation_id, *rules, **fields)
+
+    return set_to

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-from uuid import UUID
+from typing import Any, Protocol
+from uuid import UUID, uuid4
 
 from store import policies
 from store.database import Database
 from tests.integration.tasks.books import Books
 
-__all__ = ["decisions", "left_in_clear", "set_policy"]
+__all__ = ["PEOPLE", "SetPolicy", "address", "decisions", "left_in_clear", "set_policy"]
+
+PEOPLE = {"id": "people", "kind": "pii", "types": ["EMAIL_ADDRESS"], "action": "redact"}
+
+
+class SetPolicy(Protocol):
+    """Sets the caller's policy; returns its version."""
+
+    async def __call__(self, *rules: dict[str, Any], **fields: Any) -> int:
+        """Set it."""
+
+
+def address() -> str:
+    """Return an address that nothing else holds."""
+    return f"ada-{uuid4().hex[:12]}@example.com"
 
 
 async def set_policy(

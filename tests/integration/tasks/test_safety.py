@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from tests.chaos.victims import kill, pids_of
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller, Refused, say
 from tests.integration.tasks.histories import assert_replays
-from tests.integration.tasks.policies import decisions, left_in_clear, set_policy
+from tests.integration.tasks.policies import PEOPLE, SetPolicy, address, decisions, left_in_clear
 from tests.integration.tasks.test_approvals import decide, waiting
 
 MODEL = "scripted"
-PEOPLE = {"id": "people", "kind": "pii", "types": ["EMAIL_ADDRESS"], "action": "redact"}
 SECRET = {"id": "codename", "kind": "deny_list", "words": ["Bluebird"], "action": "block"}
 ASKED = {"id": "asked", "kind": "deny_list", "words": ["launch"], "action": "require_approval"}
 TOLD = {"id": "told", "kind": "deny_list", "words": ["pricing"], "action": "flag"}
-
-
-def address() -> str:
-    return f"ada-{uuid4().hex[:12]}@example.com"
-
-
-@pytest.fixture
-def policy(stack: RunningStack, caller: Caller) -> Any:
-    """Sets the caller's policy."""
-
-    async def set_to(*rules: dict[str, Any], **fields: Any) -> int:
-        return await set_policy(stack.admin_url, caller.organisation_id, *rules, **fields)
-
-    return set_to
 
 
 async def refused(caller: Caller, question: str, **fields: Any) -> dict[str, Any]:
@@ -43,7 +26,7 @@ async def refused(caller: Caller, question: str, **fields: Any) -> dict[str, Any
 
 
 async def test_a_submission_is_blocked_redacted_flagged_or_asks_a_person(
-    caller: Caller, stack: RunningStack, books: Books, policy: Any
+    caller: Caller, stack: RunningStack, books: Books, policy: SetPolicy
 ) -> None:
     version = await policy(
         PEOPLE, SECRET | {"on": ["input"]}, ASKED | {"on": ["input"]}, TOLD | {"on": ["input"]}
@@ -89,12 +72,11 @@ async def test_a_submission_is_blocked_redacted_flagged_or_asks_a_person(
     assert again["answer"] == said.replace(ada, carl).replace(bob, dora)
     assert [each["cached"] for each in await caller.steps(again["id"])] == [True]
 
-    # A person is asked; their word is durable.
+    # A person is asked, in the way they are asked about tools.
     held_id = await caller.submit("Is it time to launch? " + say("It is."), model=MODEL)
     question_of_it = await waiting(caller, held_id)
     assert (question_of_it["tool"], question_of_it["arguments"]) == ("request", {"rule": "asked"})
     assert (await caller.task(held_id))["waiting_for"] == "approval"
-    kill(await pids_of("workers", stack, held_id))
     await decide(caller, held_id, question_of_it["call_id"], decision="approve")
     held = await caller.ended(held_id)
     assert (held["status"], held["answer"]) == ("succeeded", "It is.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from safety.detectors import Match
@@ -54,12 +55,21 @@ _ASSIGNED = (
 _NO_NAME = re.compile(r"[^A-Z0-9]+")
 
 
+_LOADING = Lock()
+
+
 @lru_cache(maxsize=1)
-def _scanner() -> Scanner:
+def _loaded() -> Scanner:
     """Return the scanner; compiling its rules takes seconds once on a machine, then one."""
     from kingfisher_sdk import Scanner
 
     return Scanner()
+
+
+def _scanner() -> Scanner:
+    """Return the scanner, which all threads share; many that want it at first load it once."""
+    with _LOADING:
+        return _loaded()
 
 
 class Secrets:

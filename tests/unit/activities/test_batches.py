@@ -22,7 +22,14 @@ from inference.errors import (
 )
 from store.catalogue import Catalogue, Deployment, Model, Price
 from store.errors import Fenced
-from workflows.errors import BudgetExceeded, Conflict, Internal, InvalidRequest, RateLimited
+from workflows.errors import (
+    BudgetExceeded,
+    Conflict,
+    Internal,
+    InvalidRequest,
+    RateLimited,
+    SafetyUnavailable,
+)
 
 CHAT = "/v1/chat/completions"
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -158,6 +165,9 @@ def test_an_engine_that_is_away_is_waited_for_longer_each_time_and_never_given_u
         (8, True, False),
         (60, True, False),
     ]
+    unjudged = after(SafetyUnavailable("cannot be judged now"))
+    assert unjudged is not None
+    assert not unjudged.tried
     busy = after(EngineBusy("later", "busy", Told(retry_after_s=9)))
     assert busy is not None
     assert busy.after_s == 9

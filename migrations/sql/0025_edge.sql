@@ -212,7 +212,6 @@ create or replace function open_call(
 #variable_conflict use_column
 declare
     k     record;
-    known record;
     hit   record;
     held  record;
     l     record;
@@ -235,20 +234,14 @@ begin
     perform set_config('overline.organisation_id', k.organisation_id::text, true);
 
     if p_idempotency_key is not null then
-        select * into known from earlier_call(k.organisation_id, p_key, p_task, p_idempotency_key,
-                                              p_request_digest);
-        if known.task_id is not null then
-            verdict := 'earlier';
-            task_id := known.task_id;
-            conflict := known.conflict;
-            status := known.status;
-            error := known.error;
-            answer := known.answer;
-            usage := known.usage;
-            model := known.model;
-            created_at := known.created_at;
-            billed_usd := known.billed_usd;
-            rate := limits_now(k.organisation_id, k.team_id, p_key, named);
+        select 'earlier', e.task_id, e.conflict, e.status, e.error, e.answer, e.usage, e.model,
+               e.created_at, e.billed_usd, limits_now(k.organisation_id, k.team_id, p_key, named)
+          into verdict, task_id, conflict, status, error, answer, usage, model, created_at,
+               billed_usd, rate
+          from earlier_call(k.organisation_id, p_key, p_task, p_idempotency_key,
+                            p_request_digest) e
+         where e.task_id is not null;
+        if found then
             return;
         end if;
     end if;
@@ -334,19 +327,13 @@ begin
             return;
         exception
             when sqlstate 'OV006' then
-                select * into known from earlier_call(k.organisation_id, p_key, p_task,
-                                                      p_idempotency_key, p_request_digest);
-                verdict := 'earlier';
-                task_id := known.task_id;
-                conflict := known.conflict;
-                status := known.status;
-                error := known.error;
-                answer := known.answer;
-                usage := known.usage;
-                model := known.model;
-                created_at := known.created_at;
-                billed_usd := known.billed_usd;
-                rate := limits_now(k.organisation_id, k.team_id, p_key, named);
+                select 'earlier', e.task_id, e.conflict, e.status, e.error, e.answer, e.usage,
+                       e.model, e.created_at, e.billed_usd,
+                       limits_now(k.organisation_id, k.team_id, p_key, named)
+                  into verdict, task_id, conflict, status, error, answer, usage, model,
+                       created_at, billed_usd, rate
+                  from earlier_call(k.organisation_id, p_key, p_task, p_idempotency_key,
+                                    p_request_digest) e;
                 return;
             when sqlstate 'OV007' then
                 code := held.code;

@@ -63,7 +63,7 @@ async def test_rows_are_answered_calls_whatever_the_signal(
             await asyncio.sleep(0.02)
 
     async def kill() -> None:
-        for how in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        for how in (signal.SIGTERM, signal.SIGKILL):
             await asyncio.sleep(chance.uniform(0.3, 1.2))
             number = chance.randrange(3)
             replicas.end(number, how)

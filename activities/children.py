@@ -24,7 +24,7 @@ from store.identity import Principal
 from store.pricing import UnknownName, Unpriced
 from store.refusals import Refusal
 from workflows.child_contracts import AskInput, ChildFiled, EndChildInput, Heard, HearInput
-from workflows.contracts import FiledRequest, TaskError, Tenant, ToolOutput
+from workflows.contracts import FiledRequest, Safety, TaskError, Tenant, ToolOutput
 from workflows.errors import EndedOutside
 from workflows.planning import headline, plan_task
 
@@ -39,8 +39,7 @@ def child_request(template: dict[str, Any], asked: AskInput, question: str) -> F
     safety = asked.call.safety
     request = FiledRequest.model_validate({**template, "input": question})
     if safety is not None:
-        # Whether the tree may begin was asked for its root.
-        request = request.model_copy(update={"safety": safety.model_copy(update={"asks": None})})
+        request = request.model_copy(update={"safety": _of_child(safety)})
     limits = request.limits.model_copy(
         update={
             "max_tokens": _least(request.limits.max_tokens, asked.tokens_left),
@@ -185,6 +184,11 @@ class Children:
         if row is None:
             raise NoSuchRow("no such task")
         return row
+
+
+def _of_child(safety: Safety) -> Safety:
+    """Whether the tree may begin was asked for its root."""
+    return safety.model_copy(update={"asks": None, "judges": False})
 
 
 def _stored(request: FiledRequest) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from activities.definitions import Definitions
 from activities.egress import Egress
+from activities.judging import Judging
 from inference.client import TritonClient
 from inference.tokenizers import ModelTokenizer, load_tokenizer
 from inference.upstream.client import Upstream, UpstreamClient, Upstreams
@@ -16,6 +17,7 @@ from settings import Settings
 from store.catalogue import Deployment
 from store.catalogue_view import CatalogueView
 from store.database import Database
+from store.held_texts import HeldTexts
 from store.policy_view import PolicyView
 from store.redactions import RedactionShelf
 from store.screening import Screening
@@ -79,8 +81,9 @@ class Dependencies:
     tokenizers: Tokenizers = field(init=False)
     definitions: Definitions = field(init=False)
     egress: Egress = field(init=False)
-    sealer: Sealer = field(init=False)
     screening: Screening = field(init=False)
+    judging: Judging = field(init=False)
+    held: HeldTexts = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "catalogue", CatalogueView(self.db))
@@ -89,7 +92,8 @@ class Dependencies:
         object.__setattr__(self, "definitions", Definitions(self.db))
         object.__setattr__(self, "egress", Egress(self.settings.egress_allow))
         sealer = Sealer(self.settings)
-        object.__setattr__(self, "sealer", sealer)
+        object.__setattr__(self, "judging", Judging(self.db))
+        object.__setattr__(self, "held", HeldTexts(self.db, sealer))
         policies, shelf = PolicyView(self.db, Policy.of), RedactionShelf(self.db, sealer)
         object.__setattr__(self, "screening", Screening(self.db, policies, shelf))
 

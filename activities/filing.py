@@ -63,9 +63,8 @@ async def screened_task(
             raise ContentBlocked(f"rule {made.rule!r} blocks what is asked", rule=made.rule)
     asks = made.rule if made.outcome == "require_approval" else None
     said = with_texts(request, made.texts["input"])
-    return Screened(
-        filed_as(said, version=made.version, scope=task_id, asks=asks), made.filed, made.version
-    )
+    filed = filed_as(said, version=made.version, scope=task_id, asks=asks, judges=made.judges)
+    return Screened(filed, made.filed, made.version)
 
 
 def first_call_usd(catalogue: Catalogue, request: TaskRequest) -> Decimal:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from activities.dependencies import Dependencies
+from activities.screening import Outcome
 from activities.toolbox import parse_choice, parse_choices
 from inference.json_schema import objection
 from inference.messages import Timings
 from inference.usage import TokenUsage
 from store.journal import AttemptUsage
-from workflows.contracts import INLINE_ANSWER_CHARS, Generated, GenerateInput, Screened, Usage
+from workflows.contracts import INLINE_ANSWER_CHARS, Generated, GenerateInput, Usage
 from workflows.transcript import digest_of
 
 __all__ = ["attempt_usage", "generated_of"]
@@ -36,7 +37,7 @@ async def generated_of(
     epoch: int,
     resumed_tokens: int = 0,
     timings: Timings | None = None,
-    screened: Screened | None = None,
+    outcome: Outcome,
 ) -> Generated:
     """Return it: a long text stays in the journal, a choice is read, an answer is looked at."""
     turn = call.turn
@@ -62,5 +63,6 @@ async def generated_of(
         first_token_ms=timings.first_token_ms if timings else None,
         total_ms=timings.total_ms if timings else None,
         invalid=None if schema is None else objection(schema, text, finish_reason),
-        screened=screened,
+        screened=outcome.screened,
+        sealed=outcome.sealed,
     )

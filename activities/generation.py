@@ -14,7 +14,7 @@ from activities.heartbeats import heartbeats
 from activities.journaling import Ended, JournalWriter
 from activities.lost_attempts import LostAttempts, reading_after_end
 from activities.outgoing import BLOCKED, Outgoing
-from activities.screening import outgoing_of, output_decision, screened_before, screened_of
+from activities.screening import Outcome, outcome_before, outcome_of, outgoing_of
 from activities.toolbox import Registered, choice_grammar
 from activities.upstream_generation import UpstreamGeneration
 from inference.errors import EngineError, EngineUnavailable, RequestRefused
@@ -25,7 +25,7 @@ from observability.metrics import record_generation, record_interruption
 from observability.spans import current_trace_id, identify, trace_carrier
 from store import journal, tasks
 from store.journal import AttemptUsage, Begun
-from workflows.contracts import AccountInput, Generated, GenerateInput, Screened, Usage
+from workflows.contracts import AccountInput, Generated, GenerateInput, Usage
 from workflows.errors import ModelChanged
 
 __all__ = ["Generation"]
@@ -78,8 +78,8 @@ class Generation:
                     cached_tokens=begun.finished.cached_tokens,
                     finish_reason=begun.finished.finish_reason or "stop",
                 )
-                screened = await screened_before(self._deps, call, begun.epoch)
-                return await self._result(call, begun, ended, schema, None, screened)
+                outcome = await outcome_before(self._deps, call, begun.epoch)
+                return await self._result(call, begun, ended, schema, None, outcome)
             try:
                 return await self._run(call, begun, replica, schema)
             except RequestRefused as error:
@@ -165,11 +165,10 @@ class Generation:
                 completion_tokens=final.completion_tokens,
                 source="engine",
             )
-            # Never empty-handed to the writer: what was held back passes now, or never.
-            writer.add([], outgoing.finish())
-            decision = output_decision(call, outgoing, begun.epoch)
+            outcome = await outcome_of(self._deps, call, outgoing, begun.epoch)
+            writer.add([], outcome.passes)
             ended = await writer.finish(
-                usage, final.finish_reason, final.stop_reason, final.timings, decision
+                usage, final.finish_reason, final.stop_reason, final.timings, outcome.decision
             )
             genai.set_response(
                 span,
@@ -190,8 +189,7 @@ class Generation:
                 finish_reason=final.finish_reason,
             )
         record_generation(call.chosen.model, usage, final.timings, len(begun.generated_ids))
-        screened = screened_of(call.safety, outgoing.verdict)
-        return await self._result(call, begun, ended, schema, final.timings, screened)
+        return await self._result(call, begun, ended, schema, final.timings, outcome)
 
     async def _outgoing(
         self, call: GenerateInput, begun: Begun, request: GenerationRequest, writer: JournalWriter
@@ -319,7 +317,7 @@ class Generation:
         ended: Ended,
         schema: str | None,
         timings: Timings | None,
-        screened: Screened | None,
+        outcome: Outcome,
     ) -> Generated:
         return await generated_of(
             self._deps,
@@ -335,5 +333,5 @@ class Generation:
             epoch=begun.epoch,
             resumed_tokens=len(begun.generated_ids),
             timings=timings,
-            screened=screened,
+            outcome=outcome,
         )

@@ -168,7 +168,13 @@ class Sessions:
                 asks = rule if verdict.outcome == "require_approval" else None
                 said = with_texts(request, verdict.texts)
                 return Screened(
-                    filed_as(said, version=held.version, scope=session_id, asks=asks),
+                    filed_as(
+                        said,
+                        version=held.version,
+                        scope=session_id,
+                        asks=asks,
+                        judges=bool(verdict.moderation),
+                    ),
                     TaskScreening(filed),
                     held.version,
                 )

@@ -22,7 +22,6 @@ from workflows.transcript import digest_of
 __all__ = ["Allowed", "Run", "ToolResults", "cut"]
 
 PREVIEW_CHARS = 200
-_SEALED = "application/vnd.overline.sealed"
 
 Run = Callable[[dict[str, JsonValue]], Awaitable[Answer]]
 
@@ -142,14 +141,11 @@ class ToolResults:
     async def _sealed(
         self, call: ToolInput, allowed: Allowed, answer: Answer, screened: Screened
     ) -> ToolOutput:
-        kept = {"text": answer.text, "ok": answer.ok, "arguments": allowed.arguments}
-        key_id, sealed = self._deps.sealer.seal(json.dumps(kept).encode(), *_bound_to(call))
-        digest = await blobs.put_for_task(
-            self._deps.db,
+        digest = await self._deps.held.keep(
             call.tenant.organisation_id,
             call.task_id,
-            f"{key_id}\n".encode() + sealed,
-            _SEALED,
+            call.call_id,
+            {"text": answer.text, "ok": answer.ok, "arguments": allowed.arguments},
         )
         return ToolOutput(
             ok=answer.ok, digest=digest_of(""), chars=0, screened=screened, sealed=digest
@@ -167,9 +163,7 @@ class ToolResults:
         asked = await approvals.get(self._deps.db, organisation, call.task_id, wanted.approval_id)
         if asked is None or asked.decision is None:
             return ToolOutput(ok=False, digest=digest_of(""), chars=0, pending=True)
-        blob = await blobs.get(self._deps.db, organisation, wanted.sealed)
-        key_id, _, sealed = blob.partition(b"\n")
-        kept = json.loads(self._deps.sealer.open(key_id.decode(), sealed, *_bound_to(call)))
+        kept = await self._deps.held.read(organisation, call.task_id, wanted.sealed)
         answer = Answer(kept["text"], ok=kept["ok"])
         if asked.decision == "refuse":
             why = asked.reason or "no reason given"
@@ -189,10 +183,6 @@ class ToolResults:
             "text/plain; charset=utf-8",
         )
         return f"{text[:limit]}\n[cut here: {len(text):,} characters in all, kept as blob {kept}]"
-
-
-def _bound_to(call: ToolInput) -> tuple[str, ...]:
-    return "tool_result", str(call.tenant.organisation_id), call.call_id
 
 
 def _output(text: str, ok: bool) -> ToolOutput:

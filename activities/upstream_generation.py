@@ -21,7 +21,7 @@ from activities.heartbeats import heartbeats
 from activities.journaling import JournalWriter
 from activities.lost_attempts import LostAttempts
 from activities.outgoing import BLOCKED, Outgoing
-from activities.screening import outgoing_of, output_decision, screened_before, screened_of
+from activities.screening import outcome_before, outcome_of, outgoing_of
 from activities.upstream_prompt import choice_text, parameters_of
 from inference.errors import EngineError, EngineUnavailable
 from inference.messages import Timings
@@ -134,9 +134,9 @@ class UpstreamGeneration:
                 raise
             timings = Timings(0.0, final.timings.first_token_ms, final.timings.total_ms)
             usage = attempt_usage(final.usage)
-            writer.add([], outgoing.finish())
-            decision = output_decision(call, outgoing, begun.epoch)
-            ended = await writer.finish(usage, final.finish_reason, None, timings, decision)
+            outcome = await outcome_of(self._deps, call, outgoing, begun.epoch)
+            writer.add([], outcome.passes)
+            ended = await writer.finish(usage, final.finish_reason, None, timings, outcome.decision)
             genai.set_response(
                 span,
                 model=final.model or name,
@@ -168,7 +168,7 @@ class UpstreamGeneration:
             schema=schema,
             epoch=begun.epoch,
             timings=timings,
-            screened=screened_of(call.safety, outgoing.verdict),
+            outcome=outcome,
         )
 
     async def _request(
@@ -267,5 +267,5 @@ class UpstreamGeneration:
             ),
             schema=schema,
             epoch=begun.epoch,
-            screened=await screened_before(self._deps, call, begun.epoch),
+            outcome=await outcome_before(self._deps, call, begun.epoch),
         )

@@ -63,7 +63,13 @@ class Feed:
     """What is new of one task, for all readers of this process."""
 
     def __init__(
-        self, database: Database, screening: Screening, organisation_id: UUID, task_id: UUID
+        self,
+        database: Database,
+        screening: Screening,
+        organisation_id: UUID,
+        task_id: UUID,
+        *,
+        restores: bool = True,
     ) -> None:
         """Prepare; `run` begins.
 
@@ -72,11 +78,13 @@ class Feed:
             screening: Where it is looked up what was taken out of them.
             organisation_id: The task's tenant.
             task_id: The task.
+            restores: Its readers are told what was taken out.
         """
         self._database = database
         self._screening = screening
         self._organisation_id = organisation_id
         self._task_id = task_id
+        self._restores = restores
         self._scope: UUID | None = None
         self._answers_json = False
         self._recent: deque[Item] = deque(maxlen=_REMEMBERED)
@@ -169,7 +177,8 @@ class Feed:
 
     async def _is_over(self) -> bool:
         task = await tasks.get_task(self._database, self._organisation_id, self._task_id)
-        if task is not None and (safety := safety_of(task.input)) is not None:
+        safety = safety_of(task.input) if task is not None and self._restores else None
+        if task is not None and safety is not None:
             self._scope = safety.scope
             self._answers_json = task.input.get("output_schema") is not None
         return task is None or task.finished_at is not None
@@ -193,15 +202,19 @@ class Feeds:
         self._database = database
         self._screening = screening
         self._hub = hub
-        self._open: dict[tuple[UUID, UUID], _Open] = {}
+        self._open: dict[tuple[UUID, UUID, bool], _Open] = {}
 
     @asynccontextmanager
-    async def of(self, organisation_id: UUID, task_id: UUID) -> AsyncIterator[Feed]:
-        """Give the feed of a task to a reader."""
-        key = (organisation_id, task_id)
+    async def of(
+        self, organisation_id: UUID, task_id: UUID, *, restores: bool = True
+    ) -> AsyncIterator[Feed]:
+        """Give the feed of a task to a reader, who is told what was taken out of it, or is not."""
+        key = (organisation_id, task_id, restores)
         opened = self._open.get(key)
         if opened is None or opened.feed.broken:
-            feed = Feed(self._database, self._screening, organisation_id, task_id)
+            feed = Feed(
+                self._database, self._screening, organisation_id, task_id, restores=restores
+            )
             opened = _Open(feed, asyncio.create_task(self._run(feed, task_id)))
             self._open[key] = opened
         opened.readers += 1

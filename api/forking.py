@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from api.parts import Parts
 from api.problems import ProblemError, invalid
-from api.restoring import safety_of
+from api.restoring import scope_for
 from api.submission import Accepted, Inherited, submit
 from inference.json_schema import objection
 from store import messages, tasks, turns
@@ -139,8 +139,8 @@ async def fork(
     inherited = inheritance(
         parent_id, _tenant(caller), request, steps, wanted, said=said, earlier=earlier
     )
-    if (safety := safety_of(parent.input)) is not None:
-        redactions, _ = await parts.screening.redactions(organisation, safety.scope)
+    if (scope := scope_for(caller, parent.team_id, parent.input)) is not None:
+        redactions, _ = await parts.screening.redactions(organisation, scope)
         inherited = replace(inherited, redactions=redactions)
     return await submit(parts, caller, request, idempotency_key, inherited=inherited)
 

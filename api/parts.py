@@ -28,6 +28,7 @@ from store.catalogue_view import CatalogueView
 from store.database import Database
 from store.errors import DatabaseUnavailable
 from store.events import EventHub
+from store.held_texts import HeldTexts
 from store.payloads import PayloadShelf
 from store.policy_view import PolicyView
 from store.pricing import models_of
@@ -84,6 +85,7 @@ class Parts:
     _shelf: PayloadShelf | None = None
     _catalogue: CatalogueView | None = None
     _screening: Screening | None = None
+    _held: HeldTexts | None = None
     _hub: EventHub | None = None
     _feeds: Feeds | None = None
     _temporal: Client | None = None
@@ -105,11 +107,13 @@ class Parts:
         )
         self._shelf = PayloadShelf(self._database, keep=timedelta(days=settings.keep_days))
         self._catalogue = CatalogueView(self._database)
+        sealer = Sealer(settings)
         self._screening = Screening(
             self._database,
             PolicyView(self._database, Policy.of),
-            RedactionShelf(self._database, Sealer(settings)),
+            RedactionShelf(self._database, sealer),
         )
+        self._held = HeldTexts(self._database, sealer)
         if self.make_lane is not None:
             self.lane = self.make_lane(settings, self._database)
             await self.lane.start()
@@ -161,6 +165,13 @@ class Parts:
         if self._screening is None:
             raise unavailable("database")
         return self._screening
+
+    @property
+    def held(self) -> HeldTexts:
+        """Texts that a person must allow first."""
+        if self._held is None:
+            raise unavailable("database")
+        return self._held
 
     @property
     def shelf(self) -> PayloadShelf:

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from api.task_views import StepView, TaskView
 from safety.redactions import Redactions
+from store.identity import Principal
 from store.screening import Screening
 from workflows.contracts import Safety
 
@@ -25,6 +26,7 @@ __all__ = [
     "restored_step",
     "restored_task",
     "safety_of",
+    "scope_for",
 ]
 
 V = TypeVar("V")
@@ -36,6 +38,18 @@ def safety_of(stored: Mapping[str, Any]) -> Safety | None:
     """Return the policy that a task or a map on file keeps to."""
     said = stored.get("safety") or (stored.get("task") or {}).get("safety")
     return None if said is None else Safety.model_validate(said)
+
+
+def scope_for(caller: Principal, team_id: UUID, stored: Mapping[str, Any]) -> UUID | None:
+    """Return whose redactions are a caller's to read of what is on file.
+
+    Args:
+        caller: Who reads.
+        team_id: Whose it is: keys of other teams read tokens.
+        stored: The request on file.
+    """
+    safety = safety_of(stored)
+    return safety.scope if safety is not None and caller.team_id == team_id else None
 
 
 def holds_token(value: Any) -> bool:

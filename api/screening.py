@@ -80,6 +80,7 @@ async def screen_task(
             version=made.version,
             scope=task_id,
             asks=made.rule if made.outcome == "require_approval" else None,
+            judges=made.judges,
         ),
         tool_result=made.texts["tool_result"][0] if tool_result is not None else None,
         message=message,
@@ -130,6 +131,7 @@ async def screen_map(
         version=made.version,
         scope=task_id,
         asks=made.rule if made.outcome == "require_approval" else None,
+        judges=made.judges,
     ).model_dump(mode="json")
     return ScreenedMap(
         task, [_said_as(item, texts) for item in items], filed=made.filed, version=made.version

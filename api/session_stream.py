@@ -40,6 +40,7 @@ class SessionReader:
     Attributes:
         turn: Number of the message it is at.
         seq: The last event it has of that turn; -1: not even the message.
+        restores: It is told what was taken out of the texts.
     """
 
     parts: Parts
@@ -47,6 +48,7 @@ class SessionReader:
     session_id: UUID
     turn: int = 1
     seq: int = -1
+    restores: bool = True
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
         """Give what comes until the session is closed and all in it is over."""
@@ -97,13 +99,16 @@ class SessionReader:
         return None, session.closed_at if session else None
 
     async def _restored(self, content: str) -> str:
+        scope = self.session_id if self.restores else None
         redactions = await redactions_for(
-            self.parts.screening, self.organisation_id, self.session_id, content
+            self.parts.screening, self.organisation_id, scope, content
         )
         return restored(content, redactions)
 
     async def _turn(self, task_id: UUID) -> AsyncIterator[ServerSentEvent]:
-        async with self.parts.feeds.of(self.organisation_id, task_id) as feed:
+        async with self.parts.feeds.of(
+            self.organisation_id, task_id, restores=self.restores
+        ) as feed:
             while (items := await next_items(self.parts, feed, self.seq)) is not None:
                 for item in items:
                     self.seq = item.seq

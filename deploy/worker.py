@@ -35,6 +35,7 @@ from activities.lane.recovery import CallRecovery
 from activities.maps import Maps
 from activities.messages import Messages
 from activities.passages import Passages
+from activities.permissions import Permissions
 from activities.registered_tools import RegisteredTools
 from activities.registration import Registration
 from activities.router import Router
@@ -74,6 +75,7 @@ def activities(deps: Dependencies, batches: Batches) -> list[Callable[..., Any]]
     passages = Passages(deps)
     gateway, cache, router = Gateway(deps), Cache(deps), Router(deps)
     context, generation = Context(deps, passages), Generation(deps)
+    permissions = Permissions(deps)
     tools, ingestion = Tools(deps, passages), Ingestion(deps, passages)
     schedules, webhooks = Schedules(deps), Webhooks(deps)
     housekeeper = Housekeeper(deps)
@@ -88,6 +90,8 @@ def activities(deps: Dependencies, batches: Batches) -> list[Callable[..., Any]]
         context.assemble,
         generation.generate,
         generation.account,
+        permissions.judge,
+        permissions.release,
         tools.calculator,
         tools.search,
         tools.request_approval,
@@ -152,6 +156,7 @@ async def working(client: Client, deps: Dependencies) -> AsyncIterator[asyncio.T
         What ends before the body does only if a worker of model calls broke for good.
     """
     lane = FastLane(deps)
+    deps.judging.judge = lane
     batches = Batches(deps, lane, LineSurface())
     await lane.start()
     models = asyncio.create_task(

@@ -182,10 +182,16 @@ class Database:
         try:
             async with self._pool.connection() as connection:
                 cursors = []
-                with self.exchange(name):
-                    async with connection.pipeline():
-                        for sql, params in statements:
-                            cursors.append(await connection.execute(sql, params or None))
+                try:
+                    with self.exchange(name):
+                        async with connection.pipeline():
+                            for sql, params in statements:
+                                cursors.append(await connection.execute(sql, params or None))
+                except psycopg.Error:
+                    # psycopg takes a statement behind the one that failed for prepared, though the
+                    # server skipped it: the connection's next use of it would fail.
+                    await connection.close()
+                    raise
                 return [await _rows(cursor) for cursor in cursors]
         except psycopg.Error as error:
             raise translate(error) from error

@@ -41,6 +41,7 @@ __all__ = [
     "begin_attempt",
     "finish_attempt",
     "pack",
+    "release_text",
     "resolve_attempt",
     "restart",
     "stage_prompt",
@@ -342,6 +343,15 @@ async def finish_attempt(
         beside=(NOTE, documents(decisions)) if decisions else None,
     )
     return bool(rows[0]["f"])
+
+
+async def release_text(db: Database, organisation_id: UUID, generation_key: str, text: str) -> None:
+    """Tells the text of a finished generation that was held back whole, once.
+
+    Raises:
+        NotFound: there is no such generation, or it is not finished.
+    """
+    await db.call(organisation_id, "release_text", "%s, %s", (generation_key, storable(text)))
 
 
 async def restart(

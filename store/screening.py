@@ -75,6 +75,7 @@ class ScreenedTask:
         texts: The texts to go on with.
         outcome: The gravest that applies.
         rule: Which rule says so, when that blocks it or asks for a person.
+        judges: Models are to judge it yet.
         filed: What is filed with it.
     """
 
@@ -82,6 +83,7 @@ class ScreenedTask:
     texts: Mapping[Place, Sequence[str]]
     outcome: Outcome
     rule: str | None
+    judges: bool
     filed: TaskScreening
 
 
@@ -158,6 +160,7 @@ class Screening:
             texts={place: verdict.texts for place, verdict in verdicts.items()},
             outcome=decisive[0],
             rule=decisive[1],
+            judges=any(verdict.moderation for verdict in verdicts.values()),
             filed=TaskScreening(tuple(filed), sealed),
         )
 

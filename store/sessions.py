@@ -52,11 +52,13 @@ class Session:
     """A session as its owner made it.
 
     Attributes:
+        team_id: whose it is.
         request: what every turn is asked with, as the caller wrote it.
         messages: number of its newest message; 0: none yet.
     """
 
     session_id: UUID
+    team_id: UUID
     key_id: UUID
     request: dict[str, Any]
     messages: int

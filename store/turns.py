@@ -186,8 +186,10 @@ async def file_turn(
                 (f"select * from file_turn(%s, {arguments})", (organisation, *values)),
                 screening.statement(organisation, task_id),
                 (
-                    "update session_messages set content = coalesce(%s, content)"
-                    " where organisation_id = %s and session_id = %s and number = %s",
+                    (
+                        "update session_messages set content = coalesce(%s, content)"
+                        " where organisation_id = %s and session_id = %s and number = %s"
+                    ),
                     (storable_or_none(content), organisation, session_id, number),
                 ),
             ],

@@ -146,8 +146,8 @@ class AgentTask:
 
     async def _turns(self) -> Answered:
         loop, plan = self._loop, self._task.plan
-        if plan.safety is not None and plan.safety.asks is not None:
-            await may_begin(self._task, plan.safety.asks, self._decisions)
+        if plan.safety is not None:
+            await may_begin(self._task, plan.safety, self._decisions)
         while True:
             await self._between_steps()
             loop.step += 1
@@ -167,6 +167,7 @@ class AgentTask:
                 ),
                 out_of_time=self._out_of_time,
                 may_go_on=self._may_go_on,
+                decisions=self._decisions,
             )
             try:
                 answered = await self._call.run()
@@ -190,7 +191,7 @@ class AgentTask:
             self._show()
             if answered.stopped is not None:
                 raise ApplicationError(
-                    answered.stopped, type=answered.stopped_by.type(), non_retryable=True
+                    answered.stopped, type=ContentBlocked.type(), non_retryable=True
                 )
             if answered.invalid is not None:
                 self._reject(answered.invalid)

@@ -18,6 +18,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from workflows.contracts import (
     Admission,
+    ApprovalInput,
     AssembledPrompt,
     CacheAnswer,
     Candidate,
@@ -33,8 +34,8 @@ from workflows.contracts import (
     Turn,
     Usage,
 )
+from workflows.decisions import Decisions
 from workflows.errors import (
-    ApprovalRequired,
     ContentBlocked,
     ContextTooLong,
     EngineBusy,
@@ -42,7 +43,6 @@ from workflows.errors import (
     EngineDown,
     ModelChanged,
     OutputInvalid,
-    PolicyError,
     RequestRefused,
 )
 from workflows.failures import describe
@@ -56,6 +56,9 @@ __all__ = ["Answered", "ModelCall", "was_cancelled"]
 _NEXT_CANDIDATE = frozenset(
     error.type() for error in (EngineDown, EngineBusy, EngineDenied, RequestRefused, ContextTooLong)
 )
+
+#: What stands in the place of a tool, where a person is asked about an answer.
+ANSWER = "answer"
 
 # Fallbacks and changes of model within one call, together.
 _MOST_CANDIDATES = 20
@@ -80,7 +83,7 @@ class Answered(BaseModel):
 
     Attributes:
         held: The rule of the task's policy that wants a person asked about the tool calls.
-        stopped: Why the task's policy ends it here, in words; `stopped_by` is the kind of that.
+        stopped: Why the task's policy ends it here, in words.
     """
 
     model: str
@@ -94,7 +97,6 @@ class Answered(BaseModel):
     invalid: str | None = None
     held: str | None = None
     stopped: str | None = None
-    stopped_by: type[PolicyError] = ContentBlocked
 
 
 class ModelCall:
@@ -117,6 +119,7 @@ class ModelCall:
         max_tokens: int,
         out_of_time: Callable[[], TaskError | None],
         may_go_on: Callable[[int], bool],
+        decisions: Decisions,
     ) -> None:
         """Describe the call; nothing happens until `run`.
 
@@ -132,6 +135,7 @@ class ModelCall:
             out_of_time: Gives the task's error once its deadline has passed.
             may_go_on: Tells whether the task's limits leave room for a next step, after a call of
                 so many tokens.
+            decisions: Asks people, where the task's policy wants that.
         """
         self._layers = Layers(
             tenant=tenant, task_id=task_id, step=step, plan=plan, turn=turn, max_tokens=max_tokens
@@ -143,6 +147,7 @@ class ModelCall:
         self._prompt_chars = prompt_chars
         self._out_of_time = out_of_time
         self._may_go_on = may_go_on
+        self._decisions = decisions
         self._generation: str | None = None
         self.ended_task = False
 
@@ -171,6 +176,8 @@ class ModelCall:
                 return await self._reuse(found)
             decision = await deciding
             prompt, generated, chosen = await self._generate(decision, admission)
+            if generated.sealed is not None:
+                generated = await self._released(prompt, generated)
             settled = True
             stopped = self._stopped(generated)
             charge = await self._settle_success(decision, prompt, generated, chosen, found, stopped)
@@ -186,7 +193,6 @@ class ModelCall:
                 invalid=generated.invalid,
                 held=generated.screened.held if generated.screened else None,
                 stopped=stopped.message if stopped else None,
-                stopped_by=type(stopped) if stopped else ContentBlocked,
             )
         except (ActivityError, ApplicationError, asyncio.CancelledError) as error:
             _forget(looking_up, deciding)
@@ -275,7 +281,7 @@ class ModelCall:
         generated: Generated,
         chosen: Candidate,
         found: CacheAnswer,
-        stopped: PolicyError | None,
+        stopped: ContentBlocked | None,
     ) -> Charge:
         used = generated.usage
         said = self._what(_chosen(generated)) if stopped is None else stopped.message
@@ -290,7 +296,7 @@ class ModelCall:
                 tool_calls=generated.tool_calls,
                 decision=decision,
                 # An answer that nobody may have is none to keep.
-                cache_key=found.key if generated.invalid is None and not stopped else None,
+                cache_key=found.key if self._is_to_keep(generated, stopped) else None,
                 collections=self._plan.collections,
                 finish=TaskStatus.FAILED if stopped else self._finish(generated.invalid),
                 unless_told=self._may_go_on(used.prompt_tokens + used.completion_tokens),
@@ -300,7 +306,33 @@ class ModelCall:
             + said,
         )
 
-    def _stopped(self, generated: Generated) -> PolicyError | None:
+    def _is_to_keep(self, generated: Generated, stopped: ContentBlocked | None) -> bool:
+        """Tell whether an answer may be another call's; one that people allowed is this one's."""
+        return generated.invalid is None and stopped is None and generated.sealed is None
+
+    async def _released(self, prompt: AssembledPrompt, generated: Generated) -> Generated:
+        """Return an answer that a rule holds back as a person lets it pass, or blocks it."""
+        assert generated.screened is not None
+        assert generated.sealed is not None
+        rule = generated.screened.held or ""
+        approval_id = f"{self._layers.common['call_key']}:{ANSWER}"
+
+        async def look() -> Generated | None:
+            return (await self._layers.release(prompt, generated, approval_id)).generated
+
+        return await self._decisions.ask(
+            ApprovalInput(
+                **self._layers.common,
+                call_id=approval_id,
+                tool_call=ToolCall(
+                    name=ANSWER, arguments={"rule": rule, "answer": generated.sealed}
+                ),
+            ),
+            f"step {self._step} · rule {rule} asks whether the answer may be told",
+            look,
+        )
+
+    def _stopped(self, generated: Generated) -> ContentBlocked | None:
         """Tell why the task's policy ends it with this call, if it does."""
         screened = generated.screened
         if screened is None:
@@ -308,12 +340,9 @@ class ModelCall:
         what = "the answer" if self._turn.purpose == "answer" else "the tool's arguments"
         if screened.blocked is not None:
             return ContentBlocked(f"rule {screened.blocked!r} blocked {what}")
-        if screened.held is not None and self._turn.purpose == "answer":
-            # Its first words were told already: there is nothing left to ask about.
-            return ApprovalRequired(f"rule {screened.held!r} lets {what} pass for nobody alone")
         return None
 
-    def _error(self, stopped: PolicyError | None, invalid: str | None) -> TaskError | None:
+    def _error(self, stopped: ContentBlocked | None, invalid: str | None) -> TaskError | None:
         if stopped is None:
             return self._invalid(invalid)
         return TaskError(code=stopped.code, message=stopped.message, step=self._step)

@@ -28,6 +28,8 @@ from workflows.contracts import (
     GenerateInput,
     LookUpInput,
     Plan,
+    ReleaseAnswerInput,
+    Released,
     SettleInput,
     Tenant,
     Turn,
@@ -166,6 +168,24 @@ class Layers:
                 admission,
             ),
             f"{chosen.model}: prompt {prompt.prompt_tokens} tokens, {task}",
+        )
+
+    def release(
+        self, prompt: AssembledPrompt, generated: Generated, approval_id: str
+    ) -> ActivityHandle[Released]:
+        """02: did a person let the answer pass that a rule holds back?"""
+        return self._start(
+            "generation.release",
+            ReleaseAnswerInput(
+                **self.common,
+                generation_key=prompt.generation_key,
+                approval_id=approval_id,
+                generated=generated,
+                output=self._output,
+            ),
+            Released,
+            policies.LOOKUP,
+            "may the answer be told?",
         )
 
     def account(

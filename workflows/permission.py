@@ -1,4 +1,4 @@
-"""A task that a rule of its policy lets begin only with a person's word."""
+"""A task that its policy lets begin only when a model has judged it, or with a person's word."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from workflows import policies
-from workflows.contracts import ApprovalInput, Decided, TaskInput, ToolCall
+from workflows.contracts import (
+    ApprovalInput,
+    Call,
+    Decided,
+    Judged,
+    JudgeInput,
+    Safety,
+    TaskInput,
+    ToolCall,
+)
 from workflows.decisions import Decisions
 from workflows.errors import ContentBlocked
 
@@ -16,18 +25,36 @@ __all__ = ["may_begin"]
 REQUEST = "request"
 
 
-async def may_begin(task: TaskInput, rule: str, decisions: Decisions) -> None:
-    """Wait until a person lets a task begin; a run that goes on from another asks again.
+async def may_begin(task: TaskInput, safety: Safety, decisions: Decisions) -> None:
+    """Have models judge what a task is asked, and wait for a person, where its policy wants that.
+
+    A run that goes on from another asks again, and is told the same.
 
     Raises:
         ApplicationError: They refused.
     """
+    call = Call(tenant=task.tenant, task_id=task.task_id, step=1, call_key=f"{task.task_id}:1")
+    asks = safety.asks
+    if safety.judges:
+        judged: Judged = await workflow.execute_activity(
+            "safety.judge",
+            JudgeInput(**dict(call), safety=safety),
+            result_type=Judged,
+            summary="have a model judge what the task is asked",
+            **policies.TOOL,
+        )
+        if judged.screened is not None:
+            if judged.screened.blocked is not None:
+                raise _refused(f"rule {judged.screened.blocked!r} blocks what the task is asked")
+            asks = asks or judged.screened.held
+    if asks is not None:
+        await _allowed(call, asks, decisions)
+
+
+async def _allowed(call: Call, rule: str, decisions: Decisions) -> None:
     question = ApprovalInput(
-        tenant=task.tenant,
-        task_id=task.task_id,
-        step=1,
-        call_key=f"{task.task_id}:1",
-        call_id=f"{task.task_id}:{REQUEST}",
+        **dict(call),
+        call_id=f"{call.task_id}:{REQUEST}",
         tool_call=ToolCall(name=REQUEST, arguments={"rule": rule}),
     )
 
@@ -43,9 +70,9 @@ async def may_begin(task: TaskInput, rule: str, decisions: Decisions) -> None:
 
     decided = await decisions.ask(question, f"rule {rule} asks whether the task may begin", look)
     if decided.decision == "refuse":
-        raise ApplicationError(
-            f"rule {rule!r} wanted a person asked, who refused: "
-            f"{decided.reason or 'no reason given'}",
-            type=ContentBlocked.type(),
-            non_retryable=True,
-        )
+        why = decided.reason or "no reason given"
+        raise _refused(f"rule {rule!r} wanted a person asked, who refused: {why}")
+
+
+def _refused(why: str) -> ApplicationError:
+    return ApplicationError(why, type=ContentBlocked.type(), non_retryable=True)

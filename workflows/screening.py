@@ -33,9 +33,14 @@ def with_texts(request: TaskRequest, texts: Sequence[str]) -> TaskRequest:
 
 
 def filed_as(
-    request: TaskRequest, *, version: int, scope: UUID, asks: str | None = None
+    request: TaskRequest,
+    *,
+    version: int,
+    scope: UUID,
+    asks: str | None = None,
+    judges: bool = False,
 ) -> FiledRequest:
     """Return a request as it is filed that was screened by a policy."""
-    safety = Safety(version=version, scope=scope, asks=asks)
+    safety = Safety(version=version, scope=scope, asks=asks, judges=judges)
     said = {name: getattr(request, name) for name in type(request).model_fields}
     return FiledRequest.model_construct(**{**said, "safety": safety})

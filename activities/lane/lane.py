@@ -442,6 +442,34 @@ class FastLane:
         if unless is not None and held.version != unless.version:
             raise PolicyChanged("another safety policy holds by now")
 
+    async def judge(
+        self,
+        rule: Rule,
+        texts: Sequence[str],
+        *,
+        key_id: UUID,
+        key_digest: bytes,
+        user: str | None,
+        tags: Mapping[str, str],
+    ) -> list[bool]:
+        """Have a model judge texts of a task; see `activities.judging`.
+
+        Raises:
+            DetectorFailed: It could not be asked.
+        """
+        if not self._renewed_once.is_set():
+            await self._first_renewal()
+        held = self.deps.screening.policies.of_key(key_id)
+        about = CallSpec(
+            endpoint="chat",
+            model="",
+            user=user,
+            tags=dict(tags),
+            policy=held.version if held else 0,
+        )
+        who = _Who(key_id, key_digest, Origin("127.0.0.1", "/v1/tasks"))
+        return await self._asks(who, about, ends=True)(rule, texts)
+
     def _asks(self, who: _Who, about: CallSpec, *, ends: bool) -> Ask:
         """Return what has a model judge: by calls of their own, metered as any other.
 

@@ -11,11 +11,16 @@ from api.authentication import Caller, parts_of
 from api.openapi import answers
 from api.parts import Parts
 from api.problems import not_found
-from store import blobs
+from api.restoring import holds_token, redactions_for, restored, scope_for
+from store import blobs, tasks
+from store.held_texts import CONTENT_TYPE
+from store.identity import Principal
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["tasks"])
+
+TEXT = "text/plain; charset=utf-8"
 
 PartsOf = Annotated[Parts, Depends(parts_of)]
 
@@ -45,6 +50,12 @@ async def read_blob(
     if found is None:
         raise not_found("blob of this task")
     data, content_type = found
+    if content_type == CONTENT_TYPE:
+        # What a person is asked about: they must be able to read it.
+        held = parts.held.opened(caller.organisation_id, task_id, data)
+        data, content_type = str(held["text"]).encode("utf-8", "replace"), TEXT
+    if content_type == TEXT and holds_token(text := data.decode("utf-8", "replace")):
+        data = (await _restored(parts, caller, task_id, text)).encode("utf-8", "replace")
     return Response(
         data,
         media_type=content_type,
@@ -55,3 +66,11 @@ async def read_blob(
             "Content-Disposition": f'attachment; filename="{sha256}"',
         },
     )
+
+
+async def _restored(parts: Parts, caller: Principal, task_id: UUID, text: str) -> str:
+    """Return a text with what was taken out of it."""
+    task = await tasks.get_task(parts.database, caller.organisation_id, task_id)
+    scope = scope_for(caller, task.team_id, task.input) if task is not None else None
+    redactions = await redactions_for(parts.screening, caller.organisation_id, scope, text)
+    return restored(text, redactions)

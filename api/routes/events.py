@@ -119,7 +119,8 @@ async def stream_events(
     if place.unknown is not None:
         yield _gap(place.unknown)
     with sse_reader():
-        async with parts.feeds.of(caller.organisation_id, task.task_id) as feed:
+        restores = task.team_id == caller.team_id
+        async with parts.feeds.of(caller.organisation_id, task.task_id, restores=restores) as feed:
             while (items := await next_items(parts, feed, after)) is not None:
                 for item in items:
                     after = item.seq

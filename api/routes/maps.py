@@ -14,7 +14,7 @@ from api.mapping import MOST_INPUTS, MapRequest, submit_map
 from api.openapi import answers
 from api.parts import Parts
 from api.problems import not_found
-from api.restoring import redactions_for, restored, safety_of
+from api.restoring import redactions_for, restored, scope_for
 from api.routes.tasks import IdempotencyKey
 from api.task_projection import failure_view, links_of
 from api.task_views import TaskAccepted
@@ -85,11 +85,10 @@ async def list_results(
     found = await maps.map_results(
         parts.database, caller.organisation_id, map_id, after=cursor, limit=limit + 1
     )
-    safety = safety_of(record.input)
     redactions = await redactions_for(
         parts.screening,
         caller.organisation_id,
-        safety.scope if safety else None,
+        scope_for(caller, record.team_id, record.input),
         [each.answer for each in found],
     )
     as_json = record.input["task"].get("output_schema") is not None

@@ -14,7 +14,7 @@ from api.messaging import say_to_task
 from api.openapi import answers
 from api.parts import Parts
 from api.problems import ProblemError, not_found
-from api.restoring import redactions_for, restored, safety_of
+from api.restoring import redactions_for, restored, scope_for
 from api.routes.tasks import IdempotencyKey
 from store import messages, tasks
 from store.identity import Principal
@@ -78,11 +78,10 @@ async def list_messages(
         parts.database, caller.organisation_id, task_id, after=cursor, limit=limit + 1
     )
     ended = task.finished_at is not None
-    safety = safety_of(task.input)
     redactions = await redactions_for(
         parts.screening,
         caller.organisation_id,
-        safety.scope if safety else None,
+        scope_for(caller, task.team_id, task.input),
         [each.content for each in found],
     )
     return TaskMessageList(

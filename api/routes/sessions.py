@@ -151,14 +151,13 @@ async def list_messages(
     ] = 0,
 ) -> TurnList:
     """Read both sides of a conversation: every message with its answer, oldest first."""
-    await _find(parts, caller, session_id)
+    session = await _find(parts, caller, session_id)
     found = await sessions.list_messages(
         parts.database, caller.organisation_id, session_id, after=cursor, limit=limit + 1
     )
     views = tuple(_turn_view(each) for each in found[:limit])
-    redactions = await redactions_for(
-        parts.screening, caller.organisation_id, session_id, views
-    )
+    scope = session_id if session.team_id == caller.team_id else None
+    redactions = await redactions_for(parts.screening, caller.organisation_id, scope, views)
     return TurnList(
         session_id=session_id,
         messages=restored(views, redactions),
@@ -206,7 +205,14 @@ async def stream_events(
     if last_event_id is not None:
         turn, seq = (int(part) for part in last_event_id.split(":"))
     yield ServerSentEvent(comment="open", retry=_RECONNECT_MS)
-    reader = SessionReader(parts, caller.organisation_id, session.session_id, turn, seq)
+    reader = SessionReader(
+        parts,
+        caller.organisation_id,
+        session.session_id,
+        turn,
+        seq,
+        restores=session.team_id == caller.team_id,
+    )
     with sse_reader():
         async for event in reader.events():
             yield event

@@ -14,7 +14,7 @@ from api.openapi import answers
 from api.orchestrator import Orchestrator, task_workflow_id, web_ui_url
 from api.parts import Parts
 from api.problems import not_found
-from api.restoring import redactions_for, restored_step, restored_task, safety_of
+from api.restoring import redactions_for, restored_step, restored_task, scope_for
 from api.submission import submit
 from api.task_projection import Below, links_of, step_view, task_summary, task_view
 from api.task_views import Cancellation, StepList, TaskAccepted, TaskPage, TaskView
@@ -223,8 +223,7 @@ async def _redactions(
     parts: Parts, caller: Principal, record: tasks.Task, told: Any
 ) -> Redactions | None:
     """Return what was taken out of a task's texts, if it is told of any of them."""
-    safety = safety_of(record.input)
-    scope = safety.scope if safety else None
+    scope = scope_for(caller, record.team_id, record.input)
     return await redactions_for(parts.screening, caller.organisation_id, scope, told)
 
 

@@ -69,3 +69,36 @@ begin
     end if;
     return null;
 end $$;
+
+-- Tells the text of a finished generation whose words were held back as a whole until a person
+-- allowed them: one more chunk without tokens, once.
+create function release_text(p_organisation uuid, p_generation_key text, p_text text) returns void
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+declare
+    g      record;
+    number bigint;
+begin
+    select x.epoch, x.next_seq, x.outcome, x.workflow_id, x.task_id into g from generations x
+     where x.organisation_id = p_organisation and x.generation_key = p_generation_key
+       for no key update;
+    if not found or g.outcome is null then
+        raise exception 'no such generation' using errcode = 'OV003';
+    end if;
+    if p_text = '' or exists (
+        select from token_chunks c
+         where c.organisation_id = p_organisation and c.step_key = p_generation_key
+           and c.epoch = g.epoch and c.text <> '')
+    then
+        return;
+    end if;
+    update tasks t set next_event = t.next_event + 1
+     where t.organisation_id = p_organisation and t.task_id = g.task_id
+    returning t.next_event - 1 into number;
+    insert into token_chunks (organisation_id, workflow_id, step_key, seq, epoch, task_id,
+                              event_seq, token_ids, text)
+    values (p_organisation, g.workflow_id, p_generation_key, g.next_seq, g.epoch, g.task_id, number,
+            '{}', p_text);
+    update generations x set next_seq = g.next_seq + 1
+     where x.organisation_id = p_organisation and x.generation_key = p_generation_key;
+    perform pg_notify('overline_task', g.task_id::text);
+end $$;

@@ -30,6 +30,8 @@ __all__ = [
     "Generated",
     "LookUpInput",
     "PromptPart",
+    "ReleaseAnswerInput",
+    "Released",
     "SettleInput",
     "Turn",
     "Usage",
@@ -247,6 +249,26 @@ class Generated(Wire):
     screened: Screened | None = Field(
         default=None, description="What the policy decided about it, if it found something."
     )
+    sealed: Sha256 | None = Field(
+        default=None,
+        description="Of an answer that a rule wants a person asked about: where it is kept, "
+        "encrypted.",
+    )
+
+
+class ReleaseAnswerInput(Call):
+    """Let an answer pass that a rule holds back, if a person allows it."""
+
+    generation_key: str
+    approval_id: str
+    generated: Generated
+    output: Output | None = None
+
+
+class Released(Wire):
+    """The answer as it is now; none: nobody has decided yet."""
+
+    generated: Generated | None = None
 
 
 class SettleInput(Call):

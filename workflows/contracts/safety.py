@@ -28,6 +28,9 @@ class Safety(Wire):
     asks: str | None = Field(
         default=None, description="The rule that wants a person asked before the task may begin."
     )
+    judges: bool = Field(
+        default=False, description="Models are to judge what is asked before the task may begin."
+    )
 
 
 class Found(Wire):

@@ -11,11 +11,13 @@ from pydantic import Field
 
 from workflows.contracts.base import ToolName, Usd, Wire
 from workflows.contracts.request import Limits, PriorityLevel, Sampling, ToolUse
-from workflows.contracts.safety import Safety
+from workflows.contracts.safety import Safety, Screened
 
 __all__ = [
     "Call",
     "CloseInput",
+    "JudgeInput",
+    "Judged",
     "LoopState",
     "Output",
     "Plan",
@@ -154,6 +156,18 @@ class Call(Wire):
     task_id: UUID
     step: int
     call_key: str
+
+
+class JudgeInput(Call):
+    """Have models judge what a task is asked."""
+
+    safety: Safety
+
+
+class Judged(Wire):
+    """What they say; nothing where they object to nothing."""
+
+    screened: Screened | None = None
 
 
 class CloseInput(Wire):

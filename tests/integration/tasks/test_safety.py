@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from store.provision import create_key, create_team
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller, Refused, say
@@ -64,6 +65,16 @@ async def test_a_submission_is_blocked_redacted_flagged_or_asks_a_person(
     assert left_in_clear(books, ada) == left_in_clear(books, bob) == []
     found = ["people", "people", "people", "told", "people", "people"]
     assert decisions(books, task_id) == [(0, "input", "redact", found)]
+
+    # A key of another team reads the task as it is kept.
+    team = create_team(stack.admin_url, caller.organisation_id, "others")
+    key = create_key(stack.admin_url, caller.organisation_id, team, "other")
+    other = Caller(caller.base_url, key.token, caller.organisation_id, key.key_id)
+    assert (await other.task(task_id))["answer"] == row["answer"]
+    async with other.watch(task_id) as elsewhere:
+        await elsewhere.to_end()
+    assert elsewhere.text() == row["answer"]
+    await other.http.aclose()
 
     # Another caller's question with other words has the same tokens: the cache answers it, and
     # each gets its own words back.

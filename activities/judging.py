@@ -1,0 +1,90 @@
+"""Models that judge texts for the moderation rules of a task's policy, by calls of their own.
+
+Such a call is made and metered like any other of the task's key, with its user and its tags and
+`purpose: moderation` beside them. Who cannot be asked has not judged: the policy says what then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from safety.errors import DetectorFailed
+from safety.findings import Verdict
+from safety.policy import Place, Policy, Rule
+from store.database import Database
+
+__all__ = ["Judge", "Judging"]
+
+
+class Judge(Protocol):
+    """Has a model judge texts."""
+
+    async def judge(
+        self,
+        rule: Rule,
+        texts: Sequence[str],
+        *,
+        key_id: UUID,
+        key_digest: bytes,
+        user: str | None,
+        tags: Mapping[str, str],
+    ) -> list[bool]:
+        """Tell of each text whether the rule's model objects to it.
+
+        Raises:
+            DetectorFailed: It could not be asked.
+        """
+
+
+class Judging:
+    """Asks for the tasks of this process.
+
+    Attributes:
+        judge: Who asks; none: nobody can be asked here.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.judge: Judge | None = None
+
+    async def of(
+        self, organisation_id: UUID, task_id: UUID, policy: Policy, place: Place, verdict: Verdict
+    ) -> Verdict:
+        """Return a verdict with what models say, where rules want them asked.
+
+        Raises:
+            DetectorFailed: One could not be asked, and the policy says not to go on.
+        """
+        while verdict.moderation:
+            rule = verdict.moderation[0]
+            try:
+                flagged = await self._asked(organisation_id, task_id, rule, verdict.texts)
+                verdict = verdict.moderated(rule, place, flagged)
+            except DetectorFailed:
+                if policy.mode == "enforce" and policy.on_failure == "block":
+                    raise
+                verdict = verdict.moderated(rule, place, (), failed=True)
+        return verdict
+
+    async def _asked(
+        self, organisation_id: UUID, task_id: UUID, rule: Rule, texts: Sequence[str]
+    ) -> list[bool]:
+        rows = await self._db.run(
+            organisation_id,
+            "select t.key_id, t.user_id, t.tags, k.secret_hash from tasks t join api_keys k"
+            " using (organisation_id, key_id) where t.organisation_id = %s and t.task_id = %s",
+            (organisation_id, task_id),
+        )
+        if self.judge is None or not rows:
+            raise DetectorFailed(rule.id, "nobody can be asked here")
+        payer = rows[0]
+        return await self.judge.judge(
+            rule,
+            texts,
+            key_id=payer["key_id"],
+            key_digest=bytes(payer["secret_hash"]),
+            user=payer["user_id"],
+            tags=payer["tags"],
+        )

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx2
 import psycopg
@@ -425,8 +425,59 @@ async def _call(recorder: Recorder) -> str:
     return f"task-{task_id}"
 
 
+async def _submitted(recorder: Recorder, questions: list[str]) -> str:
+    """Submit a batch of chat completions; returns its path."""
+    url = "/v1/chat/completions"
+    data = "\n".join(
+        json.dumps(
+            {
+                "custom_id": str(number),
+                "method": "POST",
+                "url": url,
+                "body": {"model": MODEL, "messages": [{"role": "user", "content": question}]},
+            }
+        )
+        for number, question in enumerate(questions)
+    )
+    form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", data.encode())}}
+    file = (await recorder.caller.request("POST", "/v1/files", **form)).json()["id"]
+    body = {"input_file_id": file, "endpoint": url, "completion_window": "1h"}
+    made = await recorder.caller.request("POST", "/v1/batches", json=body)
+    return f"/v1/batches/{made.json()['id']}"
+
+
+async def _batch_ended(recorder: Recorder, path: str, status: str) -> str:
+    while (batch := (await recorder.caller.request("GET", path)).json())["status"] != status:
+        await asyncio.sleep(0.1)
+    return f"batch-{UUID(hex=batch['id'].removeprefix('batch_'))}"
+
+
+async def _batch(recorder: Recorder) -> str:
+    """Four lines, one of which fails, and one at a time: the others wait for the limit."""
+    caller = recorder.caller
+    alone = {"scope": "key", "scope_id": str(caller.key_id), "concurrent_calls": 1}
+    limit = (await caller.request("POST", "/v1/limits", json=alone)).json()["id"]
+    slow = [say(words(20), pace_ms=20) for _ in range(3)]
+    path = await _submitted(recorder, [*slow, say("x", unheard_of=1)])
+    workflow_id = await _batch_ended(recorder, path, "completed")
+    await caller.request("DELETE", f"/v1/limits/{limit}")
+    return workflow_id
+
+
+async def _batch_cancelled(recorder: Recorder) -> str:
+    """Cancelled while lines are made."""
+    path = await _submitted(recorder, [say(words(40), pace_ms=20) for _ in range(4)])
+    while (await recorder.caller.request("GET", path)).json()["status"] != "in_progress":
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(0.5)
+    await recorder.caller.request("POST", f"{path}/cancel")
+    return await _batch_ended(recorder, path, "cancelled")
+
+
 KINDS: dict[str, Record] = {
     "approved": _approved,
+    "batch": _batch,
+    "batch_cancelled": _batch_cancelled,
     "budget": _budget,
     "cached": _cached,
     "call": _call,
@@ -435,6 +486,7 @@ KINDS: dict[str, Record] = {
     "denied": _denied,
     "fallback": _fallback,
     "housekeeping": _housekeeping,
+    "housekeeping_files": _housekeeping,
     "in_turn": _in_turn,
     "ingestion": _ingestion,
     "map": _map,

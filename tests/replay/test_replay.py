@@ -73,6 +73,10 @@ def test_recordings_are_of_what_their_names_say() -> None:
     assert activities["webhook"]["webhooks.deliver"] == 1
     assert activities["webhook"]["webhooks.give_up"] == 0
     assert activities["housekeeping"]["housekeeping.payloads"] == 1
+    assert activities["housekeeping_files"]["housekeeping.files"] == 1
+    # Of four lines at a limit of one, some wait.
+    assert events["batch"]["TIMER_FIRED"] >= 1
+    assert events["batch_cancelled"]["ACTIVITY_TASK_CANCEL_REQUESTED"] >= 1
     assert events["scheduled"]["START_CHILD_WORKFLOW_EXECUTION_INITIATED"] == 1
     for kind, children in (("sub_agents", 2), ("sub_agent_cancelled", 1), ("map", 4)):
         assert events[kind]["START_CHILD_WORKFLOW_EXECUTION_INITIATED"] == children

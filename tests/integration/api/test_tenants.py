@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -66,6 +67,22 @@ async def test_another_tenants_ids_are_like_random_ones(
     chatted = await api.post("/v1/chat/completions", json=chat, headers=tenant.headers)
     asked = {"model": MODEL, "input": "hi"}
     responded = await api.post("/v1/responses", json=asked, headers=tenant.headers)
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": chat}
+    sent = await api.post(
+        "/v1/files",
+        data={"purpose": "batch"},
+        files={"file": ("a.jsonl", json.dumps(line).encode())},
+        headers=tenant.headers,
+    )
+    file = sent.json()["id"]
+    of_file = {"input_file_id": file, "completion_window": "1h"}
+    submitted = await api.post(
+        "/v1/batches", json={**of_file, "endpoint": line["url"]}, headers=tenant.headers
+    )
+    kept = {
+        "file": UUID(hex=file.removeprefix("file-")),
+        "batch": UUID(hex=submitted.json()["id"].removeprefix("batch_")),
+    }
     own_ids = {
         "chatcmpl-": UUID(hex=chatted.json()["id"].removeprefix("chatcmpl-")),
         "resp_": UUID(hex=responded.json()["id"].removeprefix("resp_")),
@@ -137,6 +154,15 @@ async def test_another_tenants_ids_are_like_random_ones(
         ("get", "/v1/responses/{response_id}"): (
             "/v1/responses/resp_{id}",
             own_ids["resp_"],
+            {},
+        ),
+        ("get", "/v1/files/{file_id}"): ("/v1/files/file-{id}", kept["file"], {}),
+        ("get", "/v1/files/{file_id}/content"): ("/v1/files/file-{id}/content", kept["file"], {}),
+        ("delete", "/v1/files/{file_id}"): ("/v1/files/file-{id}", kept["file"], {}),
+        ("get", "/v1/batches/{batch_id}"): ("/v1/batches/batch_{id}", kept["batch"], {}),
+        ("post", "/v1/batches/{batch_id}/cancel"): (
+            "/v1/batches/batch_{id}/cancel",
+            kept["batch"],
             {},
         ),
         # Models are the same for everybody.

@@ -27,10 +27,11 @@ __all__ = ["Redaction"]
 #: Fields whose text is a name, an id, a digest, a time, an amount or a choice.
 # fmt: off
 _KEPT = frozenset({
-    "at", "cache", "cache_hit", "channel", "code", "collections", "dedupe", "deployment",
-    "digest", "engine", "finish", "finish_reason", "hit", "key", "kind", "layer", "mode",
-    "model", "model_version", "name", "order", "outcome", "overlap", "phase", "policy",
-    "purpose", "replica", "role", "route", "scope", "state", "status", "strategy",
+    "action", "asks", "at", "cache", "cache_hit", "channel", "code", "collections", "decision",
+    "dedupe", "deployment", "digest", "engine", "finish", "finish_reason", "hit", "key", "kind",
+    "label", "layer", "mode", "model", "model_version", "name", "order", "outcome", "overlap",
+    "phase", "place", "policy", "purpose", "replica", "role", "route", "rule", "scope", "sealed",
+    "state", "status", "strategy",
     "tokenizer_version", "tool", "tools", "traceparent", "triton_model", "type", "urls",
     "usage_source", "version", "waste_cause",
 })

@@ -40,7 +40,7 @@ class WithoutTools(AgentTask):
     async def run(self, task: TaskInput) -> TaskOutcome:
         return await super().run(task)
 
-    async def _use_tool(self, call: ToolCall) -> None:
+    async def _use_tool(self, call: ToolCall, held: str | None) -> None:
         return
 
 
@@ -56,9 +56,9 @@ class OneByOne(AgentTask):
     async def run(self, task: TaskInput) -> TaskOutcome:
         return await super().run(task)
 
-    async def _use_tools(self, calls: list[tuple[int, ToolCall]]) -> None:
+    async def _use_tools(self, calls: list[tuple[int, ToolCall]], held: str | None) -> None:
         for call in calls:
-            await super()._use_tools([call])
+            await super()._use_tools([call], held)
 
 
 @workflow.defn(name="AgentTask")

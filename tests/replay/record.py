@@ -26,6 +26,7 @@ from tests.integration.running import RunningStack
 from tests.integration.tasks.caller import Caller, ask, choose, choose_all, say, words
 from tests.integration.tasks.services import DOCUMENT, HttpService
 from tests.replay.recorded import FOLDER, PAYLOAD_KEYS
+from tests.replay.screened import screened, screened_blocked, screened_held, screened_judged
 from tests.upstream import registered, served
 from workflows.client import connect_kwargs
 
@@ -501,6 +502,10 @@ KINDS: dict[str, Record] = {
     "refused": _refused,
     "resumed": _resumed,
     "scheduled": _scheduled,
+    "screened": screened,
+    "screened_blocked": screened_blocked,
+    "screened_held": screened_held,
+    "screened_judged": screened_judged,
     "session": _session,
     "spent_budget": _spent_budget,
     "step_limit": _step_limit,

@@ -55,8 +55,9 @@ def _words(bundle: Bundle) -> str:
     return payloads + bundle.histories[0].to_json()
 
 
-# Whether this task's call had to wait for a person depended on its arguments, which are gone.
-ASKS_BY_ARGUMENT = {("approved", True), ("parallel", True)}
+# Whether this task's call had to wait for a person depended on its arguments, which are gone; so
+# is the id by which a signal told of their word.
+ASKS_BY_ARGUMENT = {("approved", True), ("parallel", True), ("screened_held", True)}
 
 
 @pytest.mark.parametrize(

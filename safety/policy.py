@@ -68,33 +68,41 @@ def _many(rule: Any, field: str) -> int:
 
 
 class Rule(BaseModel):
-    """One rule of a policy.
-
-    Attributes:
-        id: Its name in findings, decisions and refusals; unique in the policy.
-        kind: How it finds what it is about.
-        on: Where it applies; everywhere unless said otherwise.
-        action: What follows from a match. An allow list's is always `allow`.
-        words: Words and phrases, found whole and in any case (lists).
-        patterns: Regular expressions in RE2's syntax (lists).
-        types: Which personal data; all of them where empty (pii).
-        regions: Countries whose phone numbers are found without +, as US or DE (pii).
-        threshold: Score from 0 to 1 from which a text counts as an injection.
-        model: The model that is asked (moderation).
-    """
+    """One rule of a policy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    id: _Id
-    kind: Kind
-    on: Annotated[tuple[Place, ...], Field(min_length=1)] = PLACES
-    action: Action
-    words: Annotated[tuple[_Word, ...], Field(max_length=5000)] = ()
-    patterns: Annotated[tuple[_Pattern, ...], Field(max_length=100)] = ()
-    types: tuple[PiiType, ...] = ()
-    regions: Annotated[tuple[_Region, ...], Field(max_length=20)] = ()
-    threshold: Annotated[float, Field(gt=0, le=1)] | None = None
-    model: _Model | None = None
+    id: _Id = Field(
+        description="Its name in findings, decisions and refusals; unique in the policy."
+    )
+    kind: Kind = Field(description="How it finds what it is about.")
+    on: tuple[Place, ...] = Field(
+        PLACES, min_length=1, description="Where it applies; everywhere unless said otherwise."
+    )
+    action: Action = Field(
+        description="What follows from a match. An allow list's is always `allow`."
+    )
+    words: tuple[_Word, ...] = Field(
+        (), max_length=5000, description="Words and phrases, found whole and in any case (lists)."
+    )
+    patterns: tuple[_Pattern, ...] = Field(
+        (), max_length=100, description="Regular expressions in RE2's syntax (lists)."
+    )
+    types: tuple[PiiType, ...] = Field(
+        (), description="Which personal data; all of them where empty (pii)."
+    )
+    regions: tuple[_Region, ...] = Field(
+        (),
+        max_length=20,
+        description="Countries whose phone numbers are found without +, as US or DE (pii).",
+    )
+    threshold: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Score from which a text counts as an injection (prompt_injection).",
+    )
+    model: _Model | None = Field(None, description="The model that is asked (moderation).")
 
     @cached_property
     def _key(self) -> int:
@@ -134,22 +142,25 @@ class Rule(BaseModel):
 
 
 class Policy(BaseModel):
-    """What an organisation or a team says about the texts of its calls and tasks.
-
-    Attributes:
-        mode: `dry_run` finds and tells everything and changes nothing.
-        rules: In order.
-        hold_back: How many characters of an answer are held while it streams: a match of up to
-            so many is caught before any of it was sent.
-        on_failure: What follows when a rule cannot be applied: `block` refuses the text.
-    """
+    """What an organisation or a team says about the texts of its calls and tasks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    mode: Literal["enforce", "dry_run"] = "enforce"
-    rules: Annotated[tuple[Rule, ...], Field(max_length=100)] = ()
-    hold_back: Annotated[int, Field(ge=0, le=4096)] = 64
-    on_failure: Literal["block", "allow"] = "block"
+    mode: Literal["enforce", "dry_run"] = Field(
+        "enforce", description="`dry_run` finds and tells everything and changes nothing."
+    )
+    rules: tuple[Rule, ...] = Field((), max_length=100, description="In order.")
+    hold_back: int = Field(
+        64,
+        ge=0,
+        le=4096,
+        description="How many characters of an answer are held while it streams: a match of up to "
+        "so many is caught before any of it was sent.",
+    )
+    on_failure: Literal["block", "allow"] = Field(
+        "block",
+        description="What follows when a rule cannot be applied: `block` refuses the text.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -335,7 +335,8 @@ def _team(books: Books, caller: Caller) -> Any:
 async def test_cancelled_or_expired_what_was_answered_stays_and_the_rest_is_said(
     sdk: openai.AsyncOpenAI, caller: Caller, books: Books, stack: RunningStack
 ) -> None:
-    slow = [say(words(40), pace_ms=20) for _ in range(12)]
+    # More than are worked on at a time.
+    slow = [say(words(40), pace_ms=20) for _ in range(60)]
     batch = await submitted(sdk, lines(slow))
     await ended(sdk, batch.id, lines=1)
     with pytest.raises(openai.ConflictError) as refused:
@@ -353,7 +354,7 @@ async def test_cancelled_or_expired_what_was_answered_stays_and_the_rest_is_said
         assert getattr(done, f"{status}_at") is not None
         answers = await read(sdk, done.output_file_id)
         errors = await read(sdk, done.error_file_id)
-        assert set(answers) | set(errors) == {f"r{number}" for number in range(12)}
+        assert set(answers) | set(errors) == {f"r{number}" for number in range(60)}
         assert not set(answers) & set(errors)
         assert {each["error"]["code"] for each in errors.values()} == {code}
         assert all(each["response"] is None for each in errors.values())

@@ -1,2 +1,0 @@
--- What the OpenAI-compatible routes keep.
-select 1;

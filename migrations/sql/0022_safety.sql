@@ -1,2 +1,0 @@
--- Policies, and what they decided.
-select 1;

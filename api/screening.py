@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 from api.parts import Parts
 from api.problems import ProblemError
+from observability.metrics import record_refusal
 from safety.errors import DetectorFailed
 from safety.policy import Place
 from safety.redactions import Redactions
@@ -227,6 +228,7 @@ async def screen_message(
     if verdict.outcome == "block":
         raise blocked(rule)
     if verdict.outcome == "require_approval" and not may_wait:
+        record_refusal("approval_required", "policy")
         raise ProblemError(
             errors.ApprovalRequired,
             f"The rule {rule!r} of the safety policy asks for a person's approval first; submit "
@@ -237,7 +239,8 @@ async def screen_message(
 
 
 def blocked(rule: str | None) -> ProblemError:
-    """Return what is told of content that a rule blocks."""
+    """Count content that a rule blocks, and return what is told of it."""
+    record_refusal("content_blocked", "policy")
     return ProblemError(
         errors.ContentBlocked,
         f"The rule {rule!r} of the safety policy does not allow what was sent.",
@@ -246,7 +249,8 @@ def blocked(rule: str | None) -> ProblemError:
 
 
 def unavailable(failure: DetectorFailed) -> ProblemError:
-    """Return what is told of a rule that cannot be applied."""
+    """Count a rule that cannot be applied, and return what is told of it."""
+    record_refusal("safety_unavailable", "policy")
     return ProblemError(
         errors.SafetyUnavailable,
         f"The rule {failure.rule!r} of the safety policy cannot be applied at present; try again.",

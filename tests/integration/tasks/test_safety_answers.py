@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.chaos.victims import kill, pids_of
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
 from tests.integration.tasks.caller import Caller, Event, say, words
 from tests.integration.tasks.histories import assert_replays
 from tests.integration.tasks.policies import PEOPLE, SetPolicy, address, decisions
+from tests.upstream import Served
 
 MODEL = "scripted"
 BIRD = {"id": "bird", "kind": "deny_list", "words": ["Bluebird"], "on": ["output"]}
@@ -85,3 +88,23 @@ async def test_a_blocked_answer_stops_the_engine_and_its_task(
     assert whole["answer"] == said
     books.assert_nothing_held(caller.organisation_id)
     await assert_replays(stack, [f"task-{task_id}"])
+
+
+async def test_an_upstreams_answer_passes_in_the_same_way(
+    caller: Caller, books: Books, upstream: Served, policy: SetPolicy
+) -> None:
+    await policy(PEOPLE | {"on": ["input"]}, BIRD | {"action": "block"}, hold_back=16)
+    ada = address()
+    said = say(f"To {ada}: four five six Bluebird seven ", tokens=4000, pace_ms=2)
+    task_id = await caller.submit(f"I am {ada}. {said}", model="mock-plain", sampling=LONG)
+    async with caller.watch(task_id) as watcher:
+        assert (await watcher.to_end()).type == "task.failed"
+    assert watcher.text() == f"To {ada}: four five six "
+    assert (await caller.task(task_id))["error"]["code"] == "OVL-3008"
+    told = json.dumps(upstream.stats.last_body)
+    assert ada not in told
+    assert "I am <EMAIL_ADDRESS_1>." in told
+    (row,) = books.ledger(task_id)
+    assert (row["outcome"], row["waste_usd"]) == ("succeeded", 0)
+    assert 0 < row["output_tokens"] < 500
+    books.assert_nothing_held(caller.organisation_id)

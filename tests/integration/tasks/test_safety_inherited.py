@@ -124,6 +124,22 @@ async def test_maps_sub_agents_and_forks_keep_what_was_taken_out(
     assert row["input"]["input"] == "Write to <EMAIL_ADDRESS_1>."
     assert row["input"]["safety"]["scope"] == task["id"]
 
+    # A schedule's task is screened when it is due, and what it may not ask is refused then.
+    eve = address()
+    for number, (content, answer) in enumerate(((eve, f"Hi {eve}."), ("Bluebird", None))):
+        scheduled = {"input": f"For {content}: " + say(f"Hi {content}."), "model": MODEL}
+        made = {"name": f"s{number}", "interval_seconds": 300 * 86_400, "task": scheduled}
+        schedule = (await caller.request("POST", "/v1/schedules", json=made)).json()["id"]
+        path = f"/v1/schedules/{schedule}"
+        await caller.request("POST", f"{path}/run")
+        while not (runs := (await caller.request("GET", path)).json()["runs"]):
+            await asyncio.sleep(0.05)
+        if answer is None:
+            assert runs[0]["code"] == "OVL-3008"
+        else:
+            assert (await caller.ended(runs[0]["task_id"]))["answer"] == answer
+    assert left_in_clear(books, eve) == ["schedules"]
+
     # A fork is screened by the policy of today, and knows what was taken out before.
     fork_body = {"from_step": 2, "sampling": {"max_tokens": 100}}
     fork = (await caller.request("POST", f"/v1/tasks/{task['id']}/fork", json=fork_body)).json()[

@@ -11,7 +11,6 @@ model judges first; and what a person may have to be asked about.
 
 from __future__ import annotations
 
-from activities.lane.texts import leaves_of, with_leaves
 from safety.findings import Verdict
 from safety.policy import Policy
 from safety.redactions import Redactions
@@ -99,18 +98,7 @@ class Outgoing:
     def _whole(self, screen: Screen) -> Verdict:
         if not self._as_json:
             return screen.check([self._text], "output")
-        verdict = screen.check(leaves_of(self._text) or [""], "output")
-        made = iter(verdict.texts)
-        text = with_leaves(self._text, lambda _: next(made))
-        return Verdict(
-            texts=(text,),
-            findings=verdict.findings,
-            outcome=verdict.outcome,
-            would_be=verdict.would_be,
-            mode=verdict.mode,
-            moderation=verdict.moderation,
-            failed=verdict.failed,
-        )
+        return screen.check_json(self._text, "output")
 
     def _next(self, end: int) -> str:
         new = self._text[self._sent : end]

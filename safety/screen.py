@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from safety.deciding import Decided, decide
 from safety.findings import Finding, Verdict, gravest
+from safety.json_text import leaves_of, with_leaves
 from safety.policy import Place, Policy
 from safety.redactions import Redactions, mark
 from safety.stream import OutputScreen
@@ -74,6 +76,16 @@ class Screen:
             else tuple(rule for rule in rules if rule.kind == "moderation"),
             failed=tuple(dict.fromkeys(rule for each in decisions for rule in each.failed)),
         )
+
+    def check_json(self, text: str, place: Place) -> Verdict:
+        """Judge JSON text by what is in it; its one text stays JSON. The parts are its leaves.
+
+        Raises:
+            DetectorFailed: A rule could not be applied, and the policy says not to go on.
+        """
+        verdict = self.check(leaves_of(text) or [""], place)
+        made = iter(verdict.texts)
+        return dataclasses.replace(verdict, texts=(with_leaves(text, lambda _: next(made)),))
 
     def output(self) -> OutputScreen:
         """Return a screen for one answer that comes in pieces."""

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from activities.lane.texts import leaves_of, with_leaves
 from inference.answers import Answer, Choice, MadeCall
 from inference.upstream.messages import Delta, ToolPiece
 from safety.errors import DetectorFailed
 from safety.findings import Finding, gravest
+from safety.json_text import with_leaves
 from safety.policy import Policy, Rule
 from safety.redactions import Redactions, Restorer
 from safety.screen import OutputScreen, Screen
@@ -262,13 +262,12 @@ class Gate:
 
     def _arguments(self, number: int, arguments: str) -> str:
         """Return a call's arguments as they may pass."""
-        verdict = self._screen.check(leaves_of(arguments), "output")
+        verdict = self._screen.check_json(arguments, "output")
         self._findings.extend(dataclasses.replace(f, part=number) for f in verdict.findings)
         if verdict.outcome in ("block", "require_approval"):
             self.blocked = True
             raise _Stop
-        made = iter(verdict.texts)
-        return with_leaves(arguments, lambda text: next(made))
+        return verdict.texts[0]
 
     def _cut_off(self) -> Iterator[Delta]:
         """Yield the end of what was not over yet."""

@@ -98,13 +98,12 @@ class TextReader:
 def _call_of(text: str) -> ToolPiece | None:
     try:
         choice = json.loads(text)
+        if not isinstance(choice, dict) or not isinstance(choice.get("tool"), str):
+            return None
+        arguments = json.dumps(choice.get("arguments", {}))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(choice, dict) or not isinstance(choice.get("tool"), str):
-        return None
-    return ToolPiece(
-        0, f"call_{uuid4().hex[:24]}", choice["tool"], json.dumps(choice.get("arguments", {}))
-    )
+    return ToolPiece(0, f"call_{uuid4().hex[:24]}", choice["tool"], arguments)
 
 
 class TritonRun:

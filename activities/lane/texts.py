@@ -6,23 +6,21 @@ pictures.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from inference.answers import Answer, Choice, MadeCall
+from safety.json_text import with_leaves
 from safety.policy import Place
 from safety.redactions import Redactions
 from workflows.contracts.call import CallSpec
 
 __all__ = [
     "is_json",
-    "leaves_of",
     "restored_answer",
     "restored_spec",
     "texts_of",
-    "with_leaves",
     "with_texts",
 ]
 
@@ -88,45 +86,6 @@ def is_json(spec: CallSpec) -> bool:
     """Tell whether the answer's text is JSON."""
     form = spec.parameters.get("response_format")
     return isinstance(form, dict) and form.get("type") != "text"
-
-
-def with_leaves(arguments: str, change: Callable[[str], str]) -> str:
-    """Return JSON text with the strings in it changed; text that is no JSON is one string.
-
-    Escapes hide what is in a string, and what is put into one must be escaped. Where nothing
-    changes, not a blank does.
-    """
-    try:
-        document = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return change(arguments)
-    made = _leaves(document, change)
-    return arguments if made == document else json.dumps(made, ensure_ascii=False)
-
-
-def leaves_of(arguments: str) -> list[str]:
-    """Return the strings in JSON text, in the order in which `with_leaves` asks for them."""
-    found: list[str] = []
-
-    def note(text: str) -> str:
-        found.append(text)
-        return text
-
-    with_leaves(arguments, note)
-    return found
-
-
-def _leaves(value: Any, change: Callable[[str], str]) -> Any:
-    match value:
-        case str():
-            return change(value)
-        case list():
-            return [_leaves(each, change) for each in value]
-        case dict():
-            # Names in what a model or a tool wrote are words as well.
-            return {change(name): _leaves(each, change) for name, each in value.items()}
-        case _:
-            return value
 
 
 def _changed(spec: CallSpec, change: Change) -> CallSpec:

@@ -18,7 +18,9 @@ __all__ = [
     "TakenLine",
     "file_lines",
     "results_of",
+    "resume_lines",
     "take_line",
+    "waiting_lines",
     "write_line",
 ]
 
@@ -97,11 +99,13 @@ class LineResult:
 async def file_lines(
     db: Database, organisation_id: UUID, batch_id: UUID, lines: Sequence[NewLine]
 ) -> None:
-    """Files lines, each once however often it is asked."""
+    """Files lines, each once however often it is asked; none of a batch that has ended."""
     await db.run(
         organisation_id,
-        "insert into batch_lines (organisation_id, batch_id, line, custom_id, class, part, start,"
-        " size) select %s, %s, v.* from unnest(%s::int[], %s::text[], %s::text[], %s::int[],"
+        "with own as (select organisation_id, batch_id from batches where organisation_id = %s"
+        " and batch_id = %s and ended_at is null for share)"
+        " insert into batch_lines (organisation_id, batch_id, line, custom_id, class, part, start,"
+        " size) select own.*, v.* from own, unnest(%s::int[], %s::text[], %s::text[], %s::int[],"
         " %s::int[], %s::int[]) v on conflict do nothing",
         (
             organisation_id,
@@ -114,6 +118,31 @@ async def file_lines(
             [each.size for each in lines],
         ),
     )
+
+
+async def waiting_lines(db: Database, organisation_id: UUID, batch_id: UUID) -> dict[str, int]:
+    """How many lines wait for which engines, as they were filed."""
+    rows = await db.run(
+        organisation_id,
+        "select class, count(*) as lines from batch_lines where organisation_id = %s"
+        " and batch_id = %s and state = 'waiting' group by class order by class",
+        (organisation_id, batch_id),
+    )
+    return {row["class"]: row["lines"] for row in rows}
+
+
+async def resume_lines(db: Database, organisation_id: UUID, batch_id: UUID) -> dict[str, int]:
+    """Has every line that is at work wait again, and returns as `waiting_lines`.
+
+    For a batch whose workflow begins anew: its slots may be fewer, so nobody would take them up.
+    """
+    await db.run(
+        organisation_id,
+        "update batch_lines set state = 'waiting', slot = null"
+        " where organisation_id = %s and batch_id = %s and state = 'running'",
+        (organisation_id, batch_id),
+    )
+    return await waiting_lines(db, organisation_id, batch_id)
 
 
 async def take_line(

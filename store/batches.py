@@ -152,7 +152,7 @@ async def file_batch(
     keep_output: timedelta,
     address: str | None,
 ) -> Filed | None:
-    """Files a batch, or finds it filed; None when there is no such input.
+    """Files a batch, or finds it filed; None when the team has no such input.
 
     The input's row is looked at under its lock, so it is not deleted from under the batch.
     """
@@ -168,8 +168,9 @@ async def file_batch(
                 return Filed(first[0]["batch_id"], created=False, conflict=first[0]["conflict"])
         found = await connection.execute(
             "select file_id from files where organisation_id = %s and file_id = %s"
-            " and purpose = 'batch' and state = 'ready' and expires_at > now() for share",
-            (organisation_id, input_file_id),
+            " and team_id = %s and purpose = 'batch' and state = 'ready' and expires_at > now()"
+            " for share",
+            (organisation_id, input_file_id, principal.team_id),
         )
         if not found:
             return None
@@ -302,7 +303,7 @@ async def begin_batch(db: Database, organisation_id: UUID, batch_id: UUID, total
         organisation_id,
         "update batches set total = %s, in_progress_at = coalesce(in_progress_at, now()),"
         " status = case when status = 'validating' then 'in_progress' else status end"
-        " where organisation_id = %s and batch_id = %s",
+        " where organisation_id = %s and batch_id = %s and ended_at is null",
         (total, organisation_id, batch_id),
     )
 

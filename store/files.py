@@ -9,6 +9,7 @@ from typing import Literal
 from uuid import UUID
 
 from store.database import Database, Row
+from store.errors import Fenced
 
 __all__ = [
     "FilePage",
@@ -33,11 +34,13 @@ class StoredFile:
     """A file that is all there.
 
     Attributes:
+        team_id: whose keys read what is in it.
         size: its bytes.
         lines: lines of it that say something.
     """
 
     file_id: UUID
+    team_id: UUID
     filename: str
     purpose: Purpose
     size: int
@@ -54,7 +57,7 @@ class FilePage:
     more: bool
 
 
-_COLUMNS = "file_id, filename, purpose, bytes as size, lines, created_at, expires_at"
+_COLUMNS = "file_id, team_id, filename, purpose, bytes as size, lines, created_at, expires_at"
 
 
 async def begin_file(
@@ -80,13 +83,24 @@ async def begin_file(
 async def add_part(
     db: Database, organisation_id: UUID, file_id: UUID, part: int, data: bytes
 ) -> None:
-    """Writes one piece; the same one again takes its place."""
-    await db.run(
+    """Writes one piece; the same one again takes its place.
+
+    Raises:
+        Fenced: the file is finished, or gone: who writes has woken up late.
+    """
+    rows = await db.run(
         organisation_id,
-        "insert into file_parts (organisation_id, file_id, part, data) values (%s, %s, %s, %s)"
-        " on conflict (organisation_id, file_id, part) do update set data = excluded.data",
+        # Under the row's lock, so that nobody finishes it meanwhile.
+        "with own as (select organisation_id, file_id from files where organisation_id = %s"
+        " and file_id = %s and state = 'writing' for no key update)"
+        " insert into file_parts (organisation_id, file_id, part, data)"
+        " select organisation_id, file_id, %s::int, %s::bytea from own"
+        " on conflict (organisation_id, file_id, part) do update set data = excluded.data"
+        " returning part",
         (organisation_id, file_id, part, data),
     )
+    if not rows:
+        raise Fenced("the file is not written any more")
 
 
 async def finish_file(
@@ -105,13 +119,17 @@ async def finish_file(
     Args:
         filename: another name than it began with.
         keep: how long it is kept from its beginning on, if not as it began with.
+
+    Raises:
+        Fenced: it is finished, or gone.
     """
     rows = await db.run(
         organisation_id,
         "update files set state = case when %(ready)s then 'ready' else state end,"
         " bytes = %(size)s, lines = %(lines)s, filename = coalesce(%(name)s, filename),"
         " expires_at = coalesce(created_at + %(keep)s::interval, expires_at)"
-        f" where organisation_id = %(org)s and file_id = %(file)s returning {_COLUMNS}",
+        f" where organisation_id = %(org)s and file_id = %(file)s and state = 'writing'"
+        f" returning {_COLUMNS}",
         {
             "ready": ready,
             "size": size,
@@ -122,17 +140,22 @@ async def finish_file(
             "file": file_id,
         },
     )
+    if not rows:
+        raise Fenced("the file is not written any more")
     return _file(rows[0])
 
 
 async def discard_file(db: Database, organisation_id: UUID, file_id: UUID) -> None:
-    """Forgets a file that was begun and will not be finished."""
+    """Forgets a file that was begun and will not be finished; one that was stays."""
     where = "where organisation_id = %s and file_id = %s"
+    writing = f"from files {where} and state = 'writing'"
+    place = (organisation_id, file_id)
     await db.run_many(
         organisation_id,
         [
-            (f"delete from file_parts {where}", (organisation_id, file_id)),
-            (f"delete from files {where}", (organisation_id, file_id)),
+            (f"select {writing} for update", place),
+            (f"delete from file_parts {where} and exists (select {writing})", place * 2),
+            (f"delete {writing}", place),
         ],
     )
 
@@ -174,14 +197,19 @@ async def delete_file(db: Database, organisation_id: UUID, file_id: UUID) -> boo
     """Removes a file. False: a batch still reads it. None: there is no such file."""
     async with db.transaction(organisation_id) as connection:
         found = await connection.execute(
-            "select exists (select from batches b where b.organisation_id = f.organisation_id"
-            " and b.ended_at is null and b.input_file_id = f.file_id) as in_use from files f"
-            " where f.organisation_id = %s and f.file_id = %s and f.state = 'ready' for update",
+            "select file_id from files"
+            " where organisation_id = %s and file_id = %s and state = 'ready' for update",
             (organisation_id, file_id),
         )
         if not found:
             return None
-        if found[0]["in_use"]:
+        # Not in the statement that waits for the lock: it would not see who held it until then.
+        in_use = await connection.execute(
+            "select batch_id from batches"
+            " where organisation_id = %s and input_file_id = %s and ended_at is null limit 1",
+            (organisation_id, file_id),
+        )
+        if in_use:
             return False
         for table in ("file_parts", "files"):
             await connection.execute(

@@ -54,11 +54,16 @@ class Batches:
     @activity.defn(name="batches.validate")
     @typed_failures
     async def validate(self, asked: BatchStep) -> Validated:
-        """Look at every line, and file them all; or note what is wrong with them."""
+        """Look at every line, and file them all; or note what is wrong with them.
+
+        Of a batch whose lines are on file the workflow begins anew: they are as they were filed.
+        """
         db, organisation = self._deps.db, asked.tenant.organisation_id
         work = await self._work(asked)
         if work.ended or work.status == "cancelling":
             return Validated()
+        if work.status != "validating":
+            return _validated(await batch_lines.resume_lines(db, organisation, asked.batch_id))
         async with heartbeats():
             checked = await self._checked(asked, work)
             if checked.errors:
@@ -69,13 +74,8 @@ class Batches:
                     db, organisation, asked.batch_id, checked.lines[first : first + _FILED_AT_ONCE]
                 )
             await batches.begin_batch(db, organisation, asked.batch_id, len(checked.lines))
-        return Validated(
-            total=len(checked.lines),
-            classes=tuple(
-                BatchClass(name=name, lines=lines)
-                for name, lines in sorted(checked.classes().items())
-            ),
-        )
+            # As they are on file: another attempt may have filed some when the models were others.
+            return _validated(await batch_lines.waiting_lines(db, organisation, asked.batch_id))
 
     async def _checked(self, asked: BatchStep, work: BatchWork) -> Checked:
         settings = self._deps.settings
@@ -175,3 +175,10 @@ class Batches:
         if work is None:
             raise NotFound("there is no such batch")
         return work
+
+
+def _validated(waiting: dict[str, int]) -> Validated:
+    return Validated(
+        total=sum(waiting.values()),
+        classes=tuple(BatchClass(name=name, lines=lines) for name, lines in waiting.items()),
+    )

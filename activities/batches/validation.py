@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,10 +42,6 @@ class Checked:
 
     lines: list[NewLine] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
-
-    def classes(self) -> Counter[str]:
-        """Return how many lines wait for which engines."""
-        return Counter(line.deployment_class for line in self.lines)
 
 
 class Checker:

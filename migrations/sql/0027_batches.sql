@@ -126,9 +126,15 @@ begin
 end $$;
 grant select, insert, update, delete on files, file_parts, batch_lines to overline_app;
 grant select, insert, update on batches to overline_app;
-grant select on files, batches, batch_lines to overline_reader;
+-- Not `result`: in what a line was answered, what a policy took out of its texts is back.
+grant select on files, batches to overline_reader;
+grant select (organisation_id, batch_id, line, custom_id, class, part, start, size, state, slot,
+              tries, strikes, not_before, prompt_tokens, cached_tokens, completion_tokens,
+              reasoning_tokens, billed_usd) on batch_lines to overline_reader;
 grant select on files, file_parts, batches to overline_definer;
 grant delete on files, file_parts to overline_definer;
+-- To lock a file before it is removed.
+grant update (state) on files to overline_definer;
 
 -- The next line that a slot works on: the one it had begun, or the first that waits. No line and no
 -- time: there is nothing left for it, or the batch begins nothing more. No line and a time: that
@@ -299,7 +305,7 @@ declare
 begin
     files := 0; bytes := 0;
     for f in
-        select x.organisation_id, x.file_id, x.bytes from public.files x
+        select x.organisation_id, x.file_id, x.bytes, x.state from public.files x
          where (x.expires_at < now()
                 or (x.state = 'writing' and x.created_at < now() - interval '1 day'))
            and not exists (select from batches b
@@ -308,6 +314,15 @@ begin
          order by x.expires_at limit case when p_dry then null else p_limit end
     loop
         if not p_dry then
+            perform from public.files x
+              where x.organisation_id = f.organisation_id and x.file_id = f.file_id
+                and x.state = f.state for update skip locked;
+            continue when not found;
+            -- Looked at again under the lock: a batch of it may have been filed meanwhile.
+            perform from batches b
+              where b.organisation_id = f.organisation_id and b.ended_at is null
+                and f.file_id in (b.input_file_id, b.output_file_id, b.error_file_id);
+            continue when found;
             delete from file_parts p
              where p.organisation_id = f.organisation_id and p.file_id = f.file_id;
             delete from public.files x

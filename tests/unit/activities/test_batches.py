@@ -74,7 +74,7 @@ async def test_lines_know_where_they_stand_and_whose_engines_they_wait_for() -> 
         (4, "b", 1, 0),
     ]
     assert found.lines[1].size == len(second)
-    assert found.classes() == {"slow": 2}
+    assert [line.deployment_class for line in found.lines] == ["slow", "slow"]
 
 
 WRONG: list[tuple[Any, str, str | None]] = [
@@ -128,7 +128,9 @@ async def test_every_endpoint_reads_its_lines() -> None:
         raw = json.dumps(line(url=endpoint, body=asked)).encode()
         found = await checked(raw, endpoint=endpoint)
         assert not found.errors, endpoint
-        assert found.classes() == {"" if "embed" in endpoint else "slow": 1}
+        assert [line.deployment_class for line in found.lines] == [
+            "" if "embed" in endpoint else "slow"
+        ]
     going_on = {"model": "ours", "input": "hi", "previous_response_id": "resp_1"}
     raw = json.dumps(line(url="/v1/responses", body=going_on)).encode()
     (error,) = (await checked(raw, endpoint="/v1/responses")).errors

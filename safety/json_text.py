@@ -100,6 +100,8 @@ def _plain(text: str, change: Change) -> str:
 
 def _said(literal: str) -> str:
     """Return what a string says, one that breaks off or has escapes that there are not as well."""
+    if "\\" not in literal and literal.endswith('"') and len(literal) > 1:
+        return literal[1:-1]
     try:
         return str(json.loads(literal, strict=False))
     except ValueError:

@@ -45,15 +45,17 @@ class Screen:
         if place != "output":
             for text in texts:  # before the first token is given out
                 self.redactions.reserve(text)
-        decisions = [
-            decide(
+        # JSON says the same names again and again.
+        each = {
+            text: decide(
                 Text(text),
                 judged,
                 ours=self.redactions.spans(text),
                 go_on=self.policy.on_failure == "allow" or self.policy.mode == "dry_run",
             )
-            for text in texts
-        ]
+            for text in dict.fromkeys(texts)
+        }
+        decisions = [each[text] for text in texts]
         findings = tuple(
             Finding(span.rule.id, span.rule.kind, span.rule.action, place, part,
                     span.start, span.end, span.label)
@@ -74,7 +76,7 @@ class Screen:
             moderation=()
             if would_be == "block"
             else tuple(rule for rule in rules if rule.kind == "moderation"),
-            failed=tuple(dict.fromkeys(rule for each in decisions for rule in each.failed)),
+            failed=tuple(dict.fromkeys(rule for one in each.values() for rule in one.failed)),
         )
 
     def check_json(self, text: str, place: Place) -> Verdict:

@@ -61,7 +61,7 @@ def test_every_leaf_is_found(text: str, leaves: list[str]) -> None:
     assert with_leaves(text, lambda leaf: leaf) == text
 
 
-@pytest.mark.parametrize("depth", [600, 5_000, 200_000])
+@pytest.mark.parametrize("depth", [600, 50_000])
 def test_no_depth_is_too_deep(depth: int) -> None:
     deep = '{"a":[' * depth + '"bob\\u0040example.com", 4111111111111111' + "]}" * depth
     verdict = screen().check_json(deep, "output")

@@ -67,10 +67,10 @@ def read_batch(document: Any) -> BatchRequest:
 
 
 def no_such_input() -> OpenAIError:
-    """Return the refusal of an input that is none."""
+    """Return the refusal of an input that is none, or another team's."""
     return OpenAIError(
         400,
-        "There is no such file of purpose 'batch'.",
+        "Your team has no such file of purpose 'batch'.",
         code="file_not_found",
         param="input_file_id",
     )

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from uuid_utils.compat import uuid7
 
 from api.authentication import Caller, parts_of
-from api.openai.errors import OpenAIError
+from api.openai.errors import OpenAIError, error_of
 from api.openai.fields import refuse_unsupported
 from api.openai.files import FilePieces, file_id_of, file_object, keep_of
 from api.openapi import answers
@@ -22,6 +22,7 @@ from store import files
 from store.errors import StoreError
 from store.files import StoredFile
 from store.identity import Principal
+from workflows import errors
 
 __all__ = ["router"]
 
@@ -172,8 +173,17 @@ async def get_file(file_id: str, caller: Caller, parts: PartsOf) -> Response:
     summary="Read a file",
 )
 async def get_file_content(file_id: str, caller: Caller, parts: PartsOf) -> Response:
-    """Read its bytes, as they were sent or as a batch wrote them."""
+    """Read its bytes, as they were sent or as a batch wrote them.
+
+    Only keys of its team do: what a policy took out of texts is in the clear there.
+    """
     file = await _found(parts, caller, file_id)
+    if file.team_id != caller.team_id:
+        raise error_of(
+            errors.Forbidden,
+            "This file is another team's: only keys of that team read what is in it.",
+            code="other_team",
+        )
 
     async def content() -> AsyncIterator[bytes]:
         async for part in files.parts_of(parts.database, caller.organisation_id, file.file_id):

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import time
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,9 @@ import msgspec
 from activities.batches.surface import Surface
 from activities.batches.verdicts import Again, verdict
 from activities.dependencies import Dependencies
+from activities.lane.kept import KeptCall
 from activities.lane.lane import FastLane
+from activities.lane.live import LiveCall
 from inference.usage import TokenUsage
 from observability.metrics import record_batch_line
 from store import batch_lines
@@ -24,14 +27,16 @@ from store.batches import BatchWork
 from store.errors import DatabaseUnavailable
 from store.identity import Origin
 from workflows.contracts.batch import LinesDone, LinesInput
-from workflows.contracts.call import CallSpec
-from workflows.errors import KeyRefused, Unauthenticated
+from workflows.contracts.call import CLIENT_GONE, CallSpec
+from workflows.errors import Internal, KeyRefused, Unauthenticated
 
 __all__ = ["Slice", "line_id"]
 
 #: Whoever is not a batch waits for an engine's slot no longer than this, and the line it is at.
 SECONDS = 5.0
 MOST_LINES = 100
+#: How the lane says that the call of an idempotency key was ended before it said anything.
+_CANCELLED = "earlier_request_cancelled"
 
 
 def line_id(batch_id: UUID, line: int) -> str:
@@ -114,6 +119,8 @@ class Slice:
             gone = KeyRefused("The key that submitted this batch is not valid any more.")
             return self._failed(taken, gone), None
         except Exception as error:
+            if isinstance(error, Internal) and error.facts.get("code") == _CANCELLED:
+                return self._cancelled(taken), None
             again = verdict(
                 error, tries=taken.tries, strikes=taken.strikes, on_budget=self.work.on_budget
             )
@@ -121,7 +128,7 @@ class Slice:
                 return self._failed(taken, error), None
             record_batch_line("postponed")
             return Postponed(taken.line, again.after_s, again.tried, again.strike), again
-        record_batch_line("answered")
+        record_batch_line(done.state)
         return done, None
 
     async def _made(self, taken: TakenLine) -> EndedLine:
@@ -145,10 +152,30 @@ class Slice:
             vectors = await self.lane.embed(spec, call.texts, **how)
             used = TokenUsage(prompt_tokens=vectors.tokens)
             return self._answered(taken, vectors, call.document(vectors), used)
-        made = await self.lane.open(spec, cache="auto", **how)
-        async for _ in made.pieces():
-            pass
+        made = await self._whole(spec, how)
+        if isinstance(made, KeptCall) and made.cancelled:
+            return self._cancelled(taken, made)
         return self._answered(taken, made, call.document(made), made.used)
+
+    async def _whole(self, spec: CallSpec, how: dict[str, Any]) -> LiveCall | KeptCall:
+        """Return a line's call when it is over."""
+        made: LiveCall | KeptCall | None = None
+        try:
+            made = await self.lane.open(spec, cache="auto", **how)
+            async for _ in made.pieces():
+                pass
+        except asyncio.CancelledError as cancelled:
+            # The lane cancels whoever reads a call that somebody ends. That is the call's end and
+            # not this slice's.
+            reader = asyncio.current_task()
+            if cancelled.args != (CLIENT_GONE,) or reader is None:
+                raise
+            reader.uncancel()
+            if made is not None:
+                self.lane.let_go(made)
+            # What it came to is on file in a moment, and found there as after this worker's death.
+            return await self._whole(spec, how)
+        return made
 
     def _answered(
         self, taken: TakenLine, made: Any, document: dict[str, Any], used: TokenUsage
@@ -168,6 +195,29 @@ class Slice:
             completion_tokens=used.completion_tokens,
             reasoning_tokens=used.reasoning_tokens,
             billed_usd=made.billed_usd,
+        )
+
+    def _cancelled(self, taken: TakenLine, made: KeptCall | None = None) -> EndedLine:
+        """Return a line whose call somebody has ended; what was made of it is paid for."""
+        used = TokenUsage() if made is None else made.used
+        written = {
+            "id": line_id(self.asked.batch_id, taken.line),
+            "custom_id": taken.custom_id,
+            "response": None,
+            "error": {
+                "code": "request_cancelled",
+                "message": "This request was cancelled while it was made.",
+            },
+        }
+        return EndedLine(
+            taken.line,
+            "failed",
+            msgspec.json.encode(written),
+            prompt_tokens=used.prompt_tokens,
+            cached_tokens=used.cached_tokens,
+            completion_tokens=used.completion_tokens,
+            reasoning_tokens=used.reasoning_tokens,
+            billed_usd=Decimal(0) if made is None else made.billed_usd,
         )
 
     def _failed(self, taken: TakenLine, error: Exception) -> EndedLine:

@@ -23,7 +23,11 @@ __all__ = ["KeptCall", "kept"]
 
 @dataclass
 class KeptCall:
-    """A call whose answer is there already: an earlier one's, or the cache's."""
+    """A call whose answer is there already: an earlier one's, or the cache's.
+
+    Attributes:
+        cancelled: It was ended before its time: what is there is not all of an answer.
+    """
 
     spec: CallSpec
     task_id: UUID
@@ -38,6 +42,7 @@ class KeptCall:
     rate: Mapping[str, Any] | None = None
     attempts: int = 0
     safety: str | None = None
+    cancelled: bool = False
 
     async def pieces(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Yield the answer, as if it were being made."""
@@ -75,4 +80,5 @@ def kept(
         replayed=replayed,
         rate=known.rate,
         safety=known.answer.get("safety", said),
+        cancelled=known.status == "cancelled",
     )

@@ -417,7 +417,7 @@ class FastLane:
             raise Internal(
                 "The first request with this idempotency key failed: "
                 + str(told.get("message", known.status)),
-                code="earlier_request_failed",
+                code=f"earlier_request_{known.status}",
             )
         return known
 

@@ -16,7 +16,7 @@ import pytest
 from temporalio.client import Client
 
 from inference.client import TritonClient
-from store.provision import create_key, set_key_enabled
+from store.provision import create_key, create_team, set_key_enabled
 from tests.integration.openai_surface.batching import (
     CHAT,
     ended,
@@ -369,6 +369,56 @@ async def test_cancelled_or_expired_what_was_answered_stays_and_the_rest_is_said
         await assert_replays(stack, [f"batch-{_id(wanted)}"])
     books.assert_nothing_held(caller.organisation_id)
     assert (await sdk.files.delete(batch.input_file_id)).deleted
+
+
+async def test_a_line_that_is_cancelled_ends_alone_and_is_paid_for(
+    sdk: openai.AsyncOpenAI, caller: Caller, books: Books
+) -> None:
+    batch = await submitted(sdk, lines([say(words(600), pace_ms=20), say("short")]))
+    await ended(sdk, batch.id, lines=1)
+    (task,) = books.rows(
+        "select task_id from tasks where idempotency_key = %s", f"batch:{_id(batch.id)}:1:0"
+    )
+    cancelled = await caller.http.post(f"/v1/tasks/{task['task_id']}/cancel")
+    assert cancelled.json()["requested"] is True, cancelled.text
+    done = await ended(sdk, batch.id, limit_s=30)
+    assert done.status == "completed"
+    assert list(await read(sdk, done.output_file_id)) == ["r1"]
+    (line,) = (await read(sdk, done.error_file_id)).values()
+    assert line["response"] is None
+    assert line["error"]["code"] == "request_cancelled"
+    made = books.rows(
+        "select task_id, status from tasks where organisation_id = %s order by idempotency_key",
+        caller.organisation_id,
+    )
+    assert [each["status"] for each in made] == ["cancelled", "succeeded"]
+    billed = [row["billed_usd"] for row in books.ledger(*(str(each["task_id"]) for each in made))]
+    extra: Any = done
+    assert Decimal(extra.cost_usd) == sum(billed)
+    assert min(billed) > 0
+    books.assert_nothing_held(caller.organisation_id)
+
+
+async def test_what_is_in_a_file_is_for_keys_of_its_team(
+    sdk: openai.AsyncOpenAI, caller: Caller, stack: RunningStack
+) -> None:
+    done = await ended(sdk, (await submitted(sdk, lines([say("ours")]))).id)
+    team = create_team(stack.admin_url, caller.organisation_id, "another")
+    key = create_key(stack.admin_url, caller.organisation_id, team, "another")
+    theirs = Caller(caller.base_url, key.token, caller.organisation_id, key.key_id)
+    async with client_of(theirs) as other:
+        for file_id in (done.input_file_id, done.output_file_id):
+            assert file_id is not None
+            assert (await other.files.retrieve(file_id)).id == file_id
+            with pytest.raises(openai.PermissionDeniedError) as refused:
+                await other.files.content(file_id)
+            assert refused.value.code == "other_team"
+        with pytest.raises(openai.BadRequestError) as wrong:
+            await other.batches.create(
+                input_file_id=done.input_file_id, endpoint=CHAT, completion_window="24h"
+            )
+        assert wrong.value.code == "file_not_found"
+    await theirs.http.aclose()
 
 
 async def test_the_command_line_submits_waits_and_writes_the_results(

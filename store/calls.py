@@ -50,10 +50,11 @@ __all__ = [
 ]
 
 
-# As `identity.BIND_CALLER`, and by which safety policy the texts were screened.
+# As `identity.BIND_CALLER`, by which safety policy the texts were screened, and whether another
+# call's slot is used (see `check_limits`).
 _BIND = (
-    f"(select set_config('overline.caller', %s, true), {POLICY_SCREENED_BY} offset 0)"
-    " bound (caller, policy)"
+    f"(select set_config('overline.caller', %s, true), {POLICY_SCREENED_BY},"
+    " set_config('overline.within_call', %s, true) offset 0) bound (caller, policy, within)"
 )
 
 
@@ -117,6 +118,7 @@ class Asked:
         longest: longest answer that was asked for, in tokens; None: it was not said.
         origin: where the request comes from and goes to.
         policy: version of the safety policy that its texts were screened by; 0: none holds.
+        within: it is part of a call that is open, whose slot it uses.
         decisions: what screening found in it.
         redactions: the originals of what was taken out of it.
     """
@@ -141,6 +143,7 @@ class Asked:
     longest: int | None = None
     origin: Origin = field(default_factory=Origin)
     policy: int = 0
+    within: bool = False
     decisions: Sequence[Decision] = ()
     redactions: Sealed | None = None
 
@@ -214,6 +217,7 @@ async def open_call(db: Database, asked: Asked) -> Known | Refusal | Unauthentic
             *screening,
             asked.origin.said(),
             str(asked.policy),
+            "yes" if asked.within else "",
             asked.key_id,
             asked.key_digest,
             asked.task_id,

@@ -115,6 +115,7 @@ class FastLane:
         idempotency_key: str | None,
         request_digest: str,
         cache: str,
+        within: bool = False,
     ) -> LiveCall | KeptCall:
         deps = self.deps
         options = options_of(await deps.catalogue.read(), spec)
@@ -130,6 +131,7 @@ class FastLane:
             cache_key=key,
             staged=staged(options[0], prompt),
             longest=_longest(spec, options[0]),
+            within=within,
         )
         if known.how == "earlier":
             first = await self._earlier(known)
@@ -250,7 +252,7 @@ class FastLane:
         embedded.safety = made.call.said
         return embedded
 
-    async def ask(self, spec: CallSpec, who: Who) -> LiveCall | KeptCall:
+    async def ask(self, spec: CallSpec, who: Who, *, within: bool) -> LiveCall | KeptCall:
         """Open a call by which a model is asked to judge: metered as any, not screened itself."""
         return await self._open(
             spec,
@@ -259,6 +261,7 @@ class FastLane:
             idempotency_key=None,
             request_digest="",
             cache="auto",
+            within=within,
         )
 
     async def judge(
@@ -300,6 +303,7 @@ class FastLane:
         cache_key: str | None,
         staged: calls.Staged,
         longest: int | None,
+        within: bool = False,
     ) -> calls.Known:
         asked = calls.Asked(
             key_id=who.key_id,
@@ -322,6 +326,7 @@ class FastLane:
             longest=longest,
             origin=who.origin,
             policy=spec.policy,
+            within=within,
             decisions=made.call.decisions,
             redactions=made.sealed,
         )

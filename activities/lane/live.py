@@ -37,7 +37,7 @@ from store import calls
 from store.errors import DatabaseUnavailable
 from store.journal import AttemptUsage
 from workflows.contracts.call import CallSpec
-from workflows.errors import ContextTooLong, EngineDown
+from workflows.errors import EngineDown
 
 __all__ = ["LiveCall", "staged", "usage_document", "usage_of"]
 
@@ -163,25 +163,24 @@ class LiveCall:
             EngineError: Nobody answers; the call is closed.
             ContextTooLong: It fits nobody's window; the call is closed.
         """
+        async with self._closed_if_broken():
+            await self._begin()
+
+    async def _begin(self) -> None:
         while True:
             try:
                 piece = await anext(self._pieces)
                 self._first = piece, self._take(piece)
                 return
             except StopAsyncIteration:
-                failure: Exception = EngineUnavailable("the engine said nothing", "incomplete")
+                failure: EngineError = EngineUnavailable("the engine said nothing", "incomplete")
             except EngineError as error:
                 failure = error
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                await self._fail("internal", _NOTHING)
-                raise
             used = self._used_by(failure)
             record_interruption(self.option.deployment.model, "failed")
-            self._end_span(getattr(failure, "code", "failed"))
+            self._end_span(failure.code)
             if self._number + 1 == len(self.options):
-                await self._fail(getattr(failure, "code", "failed"), used)
+                await self._fail(failure.code, used)
                 raise failure
             await self._next(failure, used)
 
@@ -193,35 +192,36 @@ class LiveCall:
             Fenced: Somebody else has taken the call over.
             SafetyUnavailable: What its policy asks for cannot be judged; the call is closed.
         """
-        assert self._first is not None
-        (piece, shown), self._first = self._first, None
-        gate = self._gate
-        try:
-            while piece.ended is None and not (gate is not None and gate.blocked):
-                yield shown
-                piece = await anext(self._pieces)
-                shown = self._take(piece)
-        except EngineError as error:
-            record_interruption(self.option.deployment.model, "failed")
-            self._end_span(error.code)
-            await self._fail(error.code, self._used_by(error))
-            raise
-        except StopAsyncIteration:
-            await self._fail("incomplete", await self._run.used())
-            raise EngineUnavailable("the stream ended without its last piece") from None
-        if gate is not None:
-            if gate.asks:
-                shown += await gate.judged(self.ask)
-                self._journal.add([], gate.journal())
-            if gate.blocked:
-                if gate.failed is None:
+        async with self._closed_if_broken():
+            assert self._first is not None
+            (piece, shown), self._first = self._first, None
+            gate = self._gate
+            try:
+                while piece.ended is None and not (gate is not None and gate.blocked):
                     yield shown
-                await self._filter(piece.ended)
-                return
-        assert piece.ended is not None
-        # The last words first: they need not wait for the books.
-        yield shown
-        await self._succeed(piece.ended)
+                    piece = await anext(self._pieces)
+                    shown = self._take(piece)
+            except EngineError as error:
+                record_interruption(self.option.deployment.model, "failed")
+                self._end_span(error.code)
+                await self._fail(error.code, self._used_by(error))
+                raise
+            except StopAsyncIteration:
+                await self._fail("incomplete", await self._run.used())
+                raise EngineUnavailable("the stream ended without its last piece") from None
+            if gate is not None:
+                if gate.asks:
+                    shown += await gate.judged(self.ask)
+                    self._journal.add([], gate.journal())
+                if gate.blocked:
+                    if gate.failed is None:
+                        yield shown
+                    await self._filter(piece.ended)
+                    return
+            assert piece.ended is not None
+            # The last words first: they need not wait for the books.
+            yield shown
+            await self._succeed(piece.ended)
 
     async def leave(self) -> None:
         """End the call because its client has gone: what was made is paid for."""
@@ -234,6 +234,22 @@ class LiveCall:
         self._end_span("cancelled")
         self.used = _told(used)
         await self._close("cancelled", used, finish_reason="cancelled")
+
+    @contextlib.asynccontextmanager
+    async def _closed_if_broken(self) -> AsyncGenerator[None, None]:
+        """Close the call whatever breaks: while this process lives nobody else would."""
+        try:
+            yield
+        except Exception:
+            if self._closing is None:
+                with contextlib.suppress(Exception):
+                    await self._pieces.aclose()
+                record_interruption(self.option.deployment.model, "failed")
+                self._end_span("internal")
+                # What broke is told, not that closing was in vain: then its workflow closes it.
+                with contextlib.suppress(Exception):
+                    await self._fail("internal", await self._run.used())
+            raise
 
     async def settled(self) -> None:
         """Wait for the end that is under way, if one is."""
@@ -256,29 +272,30 @@ class LiveCall:
         self._pieces = self._run.pieces()
         self._begin_span(url)
 
-    async def _next(self, failure: Exception, used: AttemptUsage) -> None:
+    async def _next(self, failure: EngineError, used: AttemptUsage) -> None:
         """Have the next candidate take over.
 
         Raises:
             ContextTooLong: The conversation does not fit its window either; the call is closed.
         """
-        self._number += 1
+        number = self._number + 1
+        option = self.options[number]
         try:
-            self.prompt = await prompt_of(self.deps, self.option, self.spec)
-        except ContextTooLong:
-            self._number -= 1
+            prompt = await prompt_of(self.deps, option, self.spec)
+        except Exception:
             await self._fail("failed", used)
             raise
         await calls.next_candidate(
             self.deps.db,
             self.organisation_id,
             self.task_id,
-            candidate=self._number,
+            candidate=number,
             usage=used,
-            error_code=getattr(failure, "code", "failed"),
-            staged=staged(self.option, self.prompt),
+            error_code=failure.code,
+            staged=staged(option, prompt),
             trace_id=self._trace_id,
         )
+        self._number, self.prompt = number, prompt
         self._start()
 
     def _take(self, piece: Piece) -> tuple[Delta, ...]:

@@ -102,8 +102,16 @@ class Opening:
 class Questions(Protocol):
     """Makes the calls by which models are asked; the fast lane itself."""
 
-    def ask(self, spec: CallSpec, who: Who) -> Coroutine[Any, Any, LiveCall | KeptCall]:
-        """Open a call that is not screened itself."""
+    def ask(
+        self, spec: CallSpec, who: Who, *, within: bool
+    ) -> Coroutine[Any, Any, LiveCall | KeptCall]:
+        """Open a call that is not screened itself.
+
+        Args:
+            spec: What is asked.
+            who: Who pays.
+            within: It is part of a call that is being made, and has that call's slot.
+        """
 
     def let_go(self, call: LiveCall | KeptCall) -> None:
         """End a call that nobody waits for any more."""
@@ -247,27 +255,34 @@ class Policing:
         return ask
 
     async def _flagged(self, rule: Rule, text: str, who: Who, about: CallSpec, ends: bool) -> bool:
-        call: LiveCall | KeptCall | None = None
         try:
-            call = await self._questions.ask(question(rule, text, about), who)
-            async for _ in call.pieces():
-                pass
-            return flagged(call.answer.text)
-        except asyncio.CancelledError:
-            if call is not None:
-                self._questions.let_go(call)
-            raise
+            for _ in range(_TRIES):
+                try:
+                    return await self._asked(rule, text, who, about, ends)
+                except PolicyChanged:
+                    if not ends:
+                        raise
+                # The answer keeps to the policy that its call began with; what judges it is new.
+                policies = self._deps.screening.policies
+                held = await policies.look_at_key(who.key_id, who.key_digest)
+                about = dataclasses.replace(about, policy=held.version if held else 0)
+            raise unsettled()
         except PolicyChanged:
-            if not ends:
-                raise
-            # The answer keeps to the policy that its call began with; what judges it is new.
-            held = await self._deps.screening.policies.look_at_key(who.key_id, who.key_digest)
-            about = dataclasses.replace(about, policy=held.version if held else 0)
-            return await self._flagged(rule, text, who, about, ends)
+            raise
         except (EngineError, OverlineError, StoreError, ValueError) as error:
             if not ends and isinstance(error, _REFUSED):
                 raise
             raise DetectorFailed(rule.id, type(error).__name__) from error
+
+    async def _asked(self, rule: Rule, text: str, who: Who, about: CallSpec, ends: bool) -> bool:
+        call = await self._questions.ask(question(rule, text, about), who, within=ends)
+        try:
+            async for _ in call.pieces():
+                pass
+            return flagged(call.answer.text)
+        except asyncio.CancelledError:
+            self._questions.let_go(call)
+            raise
 
     async def originals(self, known: Known) -> Redactions:
         """Return what was taken out of the texts of a call that is on file."""

@@ -139,6 +139,7 @@ class CallAnswer(Response):
                 except Exception as error:
                     answer = error_response(openai_error(error), request_id)
                     if call is not None:
+                        self.lane.let_go(call)
                         answer.headers["x-overline-task"] = str(call.task_id)
                 if not client.gone:
                     await answer(scope, receive, send)
@@ -184,6 +185,7 @@ class CallAnswer(Response):
                 await write(rendering.of(deltas))
             end = rendering.end(call)
         except Exception as error:
+            self.lane.let_go(call)
             await write(rendering.broken(openai_error(error), request_id), more=False)
             return
         await write(end, more=False)

@@ -258,3 +258,17 @@ async def test_another_tenants_key_cannot_be_limited(
         )
     await limited(db, tenant, requests_per_minute=1)
     assert await list_limits(db, other_tenant.organisation_id) == []
+
+
+async def test_a_call_within_another_one_uses_that_ones_slot(db: Database, tenant: Tenant) -> None:
+    await limited(db, tenant, concurrent_calls=1, requests_per_minute=3)
+    outer = await opened(db, tenant)
+    assert isinstance(await tried(db, tenant), Refusal)
+    inner = await opened(db, tenant, within=True)
+    for known in (inner, outer):
+        await close(db, tenant, known)
+    # Nothing else is left out of account, and nobody else is let past.
+    await opened(db, tenant)
+    refused = await tried(db, tenant, within=True)
+    assert isinstance(refused, Refusal)
+    assert refused.rate["measure"] == "requests"

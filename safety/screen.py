@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from safety.deciding import Decided, decide
 from safety.findings import Finding, Verdict, gravest
+from safety.json_screen import JsonScreen
 from safety.json_text import leaves_of, with_leaves
 from safety.policy import Place, Policy
 from safety.redactions import Redactions, mark
 from safety.stream import OutputScreen
 from safety.text import Text
 
-__all__ = ["OutputScreen", "Screen"]
+__all__ = ["JsonScreen", "OutputScreen", "Screen"]
 
 
 class Screen:
@@ -92,6 +93,12 @@ class Screen:
     def output(self) -> OutputScreen:
         """Return a screen for one answer that comes in pieces."""
         return OutputScreen(self.policy, self.redactions)
+
+    def json_output(self) -> JsonScreen:
+        """Return a screen for one answer that is JSON and comes in pieces."""
+        return JsonScreen(
+            lambda text: self.check_json(text, "output"), enforced=self.policy.mode == "enforce"
+        )
 
     def _redacted(self, text: str, decided: Decided, place: Place) -> str:
         """Return a text with what is to be redacted replaced."""

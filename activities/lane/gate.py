@@ -2,8 +2,8 @@
 
 Three forms of the same words: what the model says; what the policy lets pass, which is kept,
 logged and cached; and that with the originals put back, which only the caller is shown. What a
-model that judges must see first waits for its end, and so do the arguments of tool calls: they are
-JSON, in whose escapes nothing could be found, and which must stay JSON.
+model that judges must see first waits for its end, and so does JSON, an answer's or the arguments
+of a tool call: in its escapes nothing could be found, and it must stay JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from safety.findings import Finding, gravest
 from safety.json_text import with_leaves
 from safety.policy import Policy, Rule
 from safety.redactions import Redactions, Restorer
-from safety.screen import OutputScreen, Screen
+from safety.screen import JsonScreen, OutputScreen, Screen
 from store.decisions import Decision
 
 __all__ = ["FILTERED", "Ask", "Gate", "gate_of"]
@@ -44,7 +44,7 @@ class _Passing:
         ended: Its finish reason was said.
     """
 
-    screens: dict[str, OutputScreen]
+    screens: dict[str, OutputScreen | JsonScreen]
     restorers: dict[str, Restorer]
     calls: list[MadeCall] = field(default_factory=list)
     ended: bool = False
@@ -214,7 +214,7 @@ class Gate:
         while len(self._passing) <= number:
             self._passing.append(
                 _Passing(
-                    screens={name: self._screen.output() for name in _CHANNELS},
+                    screens={name: self._screen_of(name) for name in _CHANNELS},
                     restorers={
                         name: self._redactions.restorer(as_json=self._as_json and name == "text")
                         for name in _CHANNELS
@@ -222,6 +222,10 @@ class Gate:
                 )
             )
         return self._passing[number]
+
+    def _screen_of(self, channel: str) -> OutputScreen | JsonScreen:
+        whole = self._as_json and channel == "text" and self._screen.applies("output")
+        return self._screen.json_output() if whole else self._screen.output()
 
     def _screened(self, delta: Delta) -> Iterator[Delta]:
         choice = self._choice(delta.choice)

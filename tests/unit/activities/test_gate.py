@@ -163,6 +163,35 @@ def test_what_is_put_back_into_json_stays_json() -> None:
     assert json.loads(shown.text) == {"to": '"quoted"@example.com'}
 
 
+def test_an_answer_that_is_json_is_screened_by_what_its_strings_say() -> None:
+    made = redactions(ADA)
+    said = '{"to": "eve\\u0040example.org", "cc": "<EMAIL_ADDRESS_1>", "n": 4111111111111111}'
+    card = {**MAIL, "types": ["EMAIL_ADDRESS", "CREDIT_CARD"]}
+    pieces = [*(Delta(text=said[at : at + 5]) for at in range(0, len(said), 5))]
+    gate = gate_of(policy(card, hold_back=0), made, as_json=True)
+    assert gate is not None
+    shown = told(through(gate, *pieces, Delta(finish_reason="stop")))
+    kept = {"to": "[EMAIL_ADDRESS]", "cc": TOKEN, "n": "[CREDIT_CARD]"}
+    assert json.loads(gate.kept.text) == json.loads(gate.journal()) == kept
+    assert json.loads(shown.text) == {**kept, "cc": ADA}
+    assert shown.finish_reason == "stop"
+    # Cut off in the middle of an escape, or at the end of what was allowed.
+    gate = gate_of(policy(card), Redactions(), as_json=True)
+    assert gate is not None
+    through(gate, Delta(text=said[:36] + "\\u00"), Delta(finish_reason="length"))
+    assert "eve" not in gate.kept.text
+    blocks = policy({**MAIL, "action": "block"})
+    gate = gate_of(blocks, Redactions(), as_json=True)
+    assert gate is not None
+    through(gate, *pieces, Delta(finish_reason="stop"))
+    assert (gate.blocked, gate.kept.text, gate.kept.finish_reason) == (True, "", FILTERED)
+    dry = policy({**MAIL, "action": "block"}, mode="dry_run")
+    gate = gate_of(dry, Redactions(), as_json=True)
+    assert gate is not None
+    assert told(through(gate, *pieces, Delta(finish_reason="stop"))).text == said
+    assert gate.said == "dry_run"
+
+
 async def test_a_model_judges_the_whole_before_any_of_it_passes() -> None:
     judge = {"id": "judge", "kind": "moderation", "model": "m", "on": ["output"]}
     asked: list[list[str]] = []

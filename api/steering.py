@@ -35,6 +35,10 @@ async def steer(parts: Parts, organisation_id: UUID, task_id: UUID, *, paused: b
     verdict = await steering.steer_task(parts.database, organisation_id, task_id, paused=paused)
     if verdict.ended:
         raise ProblemError(errors.Conflict, "The task has ended: there is nothing to steer.")
+    await _send_all(parts, organisation_id, task_id)
+
+
+async def _send_all(parts: Parts, organisation_id: UUID, task_id: UUID) -> None:
     for wish in await steering.unsent_of_tree(parts.database, organisation_id, task_id):
         try:
             await _send(parts, wish)
@@ -68,11 +72,9 @@ async def let_go_on(parts: Parts, organisation_id: UUID | None = None) -> None:
         organisation_id: Only this one's, because its budgets were just changed.
     """
     for organisation, task_id in await steering.tasks_with_room(parts.database, organisation_id):
-        try:
-            await steer(parts, organisation, task_id, paused=False)
-        except (ProblemError, StoreError):
-            # It ended meanwhile, or is found again.
-            continue
+        # What was paused by somebody below it stays so.
+        if await steering.stop_waiting(parts.database, organisation, task_id):
+            await _send_all(parts, organisation, task_id)
 
 
 async def sweep_waiting(parts: Parts) -> None:

@@ -91,15 +91,10 @@ async def wait_for_budget(
     return Waiting(**rows[0])
 
 
-async def stop_waiting(db: Database, organisation_id: UUID, task_id: UUID) -> None:
-    """Lets a task go on that waits for a budget, if it does: it has found room by itself."""
-    await db.run(
-        organisation_id,
-        "select s.* from budget_waits w cross join lateral"
-        " steer_task(w.organisation_id, w.task_id, false) s"
-        " where w.organisation_id = %s and w.task_id = %s and w.since is not null",
-        (organisation_id, task_id),
-    )
+async def stop_waiting(db: Database, organisation_id: UUID, task_id: UUID) -> bool:
+    """Lets one task go on that waits for a budget, nothing below it; False: it does not wait."""
+    rows = await db.call(organisation_id, "stop_waiting", "%s", (task_id,))
+    return bool(rows[0]["f"])
 
 
 async def tasks_with_room(

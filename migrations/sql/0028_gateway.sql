@@ -244,44 +244,88 @@ begin
     perform push_event(p_organisation, p_task, null, 'task.paused', reason, 'steering.' || number);
 end $$;
 
--- Notes the wish that a task pauses or goes on, once, with its event. A person who pauses a task
--- that waits for a budget has it wait for them.
+-- Notes a wish on one task; whoever wishes something has it wait for no budget any more.
+create or replace function note_wish(p_organisation uuid, p_task uuid, p_paused boolean) returns int
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+declare
+    number int;
+begin
+    update budget_waits w set since = null
+     where w.organisation_id = p_organisation and w.task_id = p_task and w.since is not null;
+    update tasks s set paused_at = case when p_paused then now() end
+     where s.organisation_id = p_organisation and s.task_id = p_task;
+    insert into task_steering as w (organisation_id, task_id, number, paused)
+    values (p_organisation, p_task, 1, p_paused)
+    on conflict (organisation_id, task_id) do update
+       set number = w.number + 1, paused = p_paused, wished_at = now()
+    returning w.number into number;
+    perform push_event(p_organisation, p_task, null,
+        case when p_paused then 'task.paused' else 'task.resumed' end, '{}',
+        'steering.' || number);
+    return number;
+end $$;
+
+-- Whether a task waits for a budget.
+create function waits_for_budget(p_organisation uuid, p_task uuid) returns boolean
+    language sql stable set search_path = pg_catalog, public, pg_temp as $$
+    select exists (select from budget_waits w where w.organisation_id = p_organisation
+                    and w.task_id = p_task and w.since is not null)
+$$;
+
+-- Notes the wish that a task and everything below it pauses or goes on, once, with its events. One
+-- that waits for a budget and is paused waits for a person from then on.
 create or replace function steer_task(
     p_organisation uuid, p_task uuid, p_paused boolean,
     out ended boolean, out changed boolean, out number int
 )
     language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 declare
-    t       record;
-    waiting boolean := false;
+    t     record;
+    below record;
 begin
-    select s.paused_at, s.finished_at into t from tasks s
+    select s.paused_at, s.finished_at, s.root_task_id into t from tasks s
      where s.organisation_id = p_organisation and s.task_id = p_task for no key update;
     if not found then
         raise exception 'no such task' using errcode = 'OV003';
     end if;
     ended := t.finished_at is not null;
-    if t.paused_at is not null then
-        update budget_waits w set since = null
-         where w.organisation_id = p_organisation and w.task_id = p_task and w.since is not null;
-        waiting := found;
-    end if;
-    changed := not ended and (waiting or (t.paused_at is not null) <> p_paused);
+    changed := not ended
+        and ((t.paused_at is not null) <> p_paused
+             or (p_paused and waits_for_budget(p_organisation, p_task)));
     if changed then
-        update tasks s set paused_at = case when p_paused then now() end
-         where s.organisation_id = p_organisation and s.task_id = p_task;
-        insert into task_steering as w (organisation_id, task_id, number, paused)
-        values (p_organisation, p_task, 1, p_paused)
-        on conflict (organisation_id, task_id) do update
-           set number = w.number + 1, paused = p_paused, wished_at = now()
-        returning w.number into number;
-        perform push_event(p_organisation, p_task, null,
-            case when p_paused then 'task.paused' else 'task.resumed' end, '{}',
-            'steering.' || number);
+        number := note_wish(p_organisation, p_task, p_paused);
     else
         select w.number into number from task_steering w
          where w.organisation_id = p_organisation and w.task_id = p_task;
     end if;
+    if ended then
+        return;
+    end if;
+    for below in
+        select s.task_id from tasks s
+         where s.organisation_id = p_organisation and s.root_task_id = t.root_task_id
+           and s.parent_task_id is not null and p_task = any (s.ancestors)
+           and s.finished_at is null
+           and ((s.paused_at is not null) <> p_paused
+                or (p_paused and waits_for_budget(p_organisation, s.task_id)))
+         order by s.task_id for no key update
+    loop
+        perform note_wish(p_organisation, below.task_id, p_paused);
+    end loop;
+end $$;
+
+-- Lets one task go on that waits for a budget, and nothing below it; false: it does not wait.
+create function stop_waiting(p_organisation uuid, p_task uuid) returns boolean
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    perform from tasks s
+     where s.organisation_id = p_organisation and s.task_id = p_task and s.finished_at is null
+       for no key update;
+    if not found or not waits_for_budget(p_organisation, p_task) then
+        return false;
+    end if;
+    perform note_wish(p_organisation, p_task, false);
+    return true;
 end $$;
 
 -- Waiting tasks of every organisation whose budgets have room again. One that was let go in vain is

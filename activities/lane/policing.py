@@ -58,6 +58,10 @@ T = TypeVar("T")
 
 # How often a call is screened again because its policy has changed meanwhile.
 _TRIES = 8
+# Texts of a request up to so many characters are judged together, up to so many: a tool's
+# description, a name, an argument; one that is judged to be bad refuses the whole of it anyway.
+_SHORT = 200
+_TOGETHER = 2000
 # What a call is refused with as such when it is the judging of its texts that is refused.
 _REFUSED = (BudgetExceeded, RateLimited, KeyRefused, Unauthenticated, DatabaseUnavailable)
 _CODES: Mapping[type[OverlineError], str] = {
@@ -248,9 +252,13 @@ class Policing:
         """
 
         async def ask(rule: Rule, texts: Sequence[str]) -> list[bool]:
-            return [
-                bool(text) and await self._flagged(rule, text, who, about, ends) for text in texts
-            ]
+            found = [False] * len(texts)
+            for group in _asked_together(texts, short=0 if ends else _SHORT):
+                text = "\n\n".join(texts[each] for each in group)
+                if await self._flagged(rule, text, who, about, ends):
+                    for each in group:
+                        found[each] = True
+            return found
 
         return ask
 
@@ -296,3 +304,22 @@ class Policing:
             log.warning("the redactions of a call cannot be opened: %s", refused)
             return Redactions()
         return redactions
+
+
+def _asked_together(texts: Sequence[str], *, short: int) -> list[list[int]]:
+    """Return which texts a model is asked about at once; not those that have no letter."""
+    groups: list[list[int]] = []
+    short_ones: list[int] = []
+    size = 0
+    for number, text in enumerate(texts):
+        if not any(map(str.isalpha, text)):
+            continue
+        if len(text) > short:
+            groups.append([number])
+            continue
+        if size + len(text) > _TOGETHER:
+            groups.append(short_ones)
+            short_ones, size = [], 0
+        short_ones.append(number)
+        size += len(text)
+    return [*groups, short_ones] if short_ones else groups

@@ -1,6 +1,6 @@
 """Which words of a call are screened, and put back: what goes to a model as text, wherever it is.
 
-Not the names in it: of models, users, tags, functions and their parameters, ids, addresses of
+Not what names things: models, users, tags, functions and their parameters; ids, addresses of
 pictures.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from inference.answers import Answer, Choice, MadeCall
@@ -15,6 +16,7 @@ from safety.json_text import with_leaves
 from safety.policy import Place
 from safety.redactions import Redactions
 from workflows.contracts.call import CallSpec
+from workflows.errors import InvalidRequest
 
 __all__ = [
     "is_json",
@@ -25,6 +27,14 @@ __all__ = [
 ]
 
 Change = Callable[[Place, str], str]
+
+#: Of a JSON Schema: what is said to a model in words, and below which names are somebody's own.
+_SCHEMA_WORDS = frozenset(
+    {"title", "description", "$comment", "default", "const", "enum", "examples", "example"}
+)
+_SCHEMA_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+# Of a part of a content: its words.
+_WORDED = ("text", "refusal")
 
 
 def texts_of(spec: CallSpec) -> dict[Place, list[str]]:
@@ -89,13 +99,20 @@ def is_json(spec: CallSpec) -> bool:
 
 
 def _changed(spec: CallSpec, change: Change) -> CallSpec:
-    parameters, shown = spec.parameters, spec.shown
-    predicted = parameters.get("prediction")
-    if isinstance(predicted, dict) and predicted.get("content"):
-        content = _content(predicted["content"], "input", change)
-        parameters = parameters | {"prediction": predicted | {"content": content}}
-    if isinstance(shown.get("instructions"), str):
-        shown = shown | {"instructions": change("input", shown["instructions"])}
+    try:
+        parameters, shown = _parameters(spec.parameters, change), dict(spec.shown)
+        # What an answer repeats of its request.
+        if isinstance(shown.get("instructions"), str):
+            shown["instructions"] = change("input", shown["instructions"])
+        if isinstance(shown.get("tools"), list):
+            shown["tools"] = [_function(tool, change) for tool in shown["tools"]]
+        form = shown.get("text")
+        if isinstance(form, dict) and isinstance(form.get("format"), dict):
+            shown["text"] = form | {"format": _described(form["format"], "schema", change)}
+    except RecursionError:
+        raise InvalidRequest(
+            "A schema is nested too deeply to be screened.", param="tools", code="invalid_value"
+        ) from None
     return replace(
         spec,
         messages=[_message(message, change) for message in spec.messages],
@@ -105,9 +122,73 @@ def _changed(spec: CallSpec, change: Change) -> CallSpec:
     )
 
 
+def _parameters(given: dict[str, Any], change: Change) -> dict[str, Any]:
+    made = dict(given)
+    predicted = made.get("prediction")
+    if isinstance(predicted, dict) and predicted.get("content"):
+        content = _content(predicted["content"], "input", change)
+        made["prediction"] = predicted | {"content": content}
+    if isinstance(made.get("tools"), list):
+        made["tools"] = [
+            tool | {"function": _function(tool["function"], change)}
+            if isinstance(tool, dict) and isinstance(tool.get("function"), dict)
+            else tool
+            for tool in made["tools"]
+        ]
+    form = made.get("response_format")
+    if isinstance(form, dict) and isinstance(form.get("json_schema"), dict):
+        described = _described(form["json_schema"], "schema", change)
+        made["response_format"] = form | {"json_schema": described}
+    return made
+
+
+def _function(function: Any, change: Change) -> Any:
+    return _described(function, "parameters", change) if isinstance(function, dict) else function
+
+
+def _described(thing: dict[str, Any], schema: str, change: Change) -> dict[str, Any]:
+    """Change how something is described, and the words in its schema."""
+    made = dict(thing)
+    if isinstance(made.get("description"), str):
+        made["description"] = change("input", made["description"])
+    if isinstance(made.get(schema), dict):
+        made[schema] = _schema(made[schema], change)
+    return made
+
+
+def _schema(value: Any, change: Change, *, named: bool = False) -> Any:
+    """Change the words in a JSON Schema; `named`: its names are somebody's, not the schema's."""
+    match value:
+        case dict():
+            return {
+                name: _words(each, change)
+                if not named and name in _SCHEMA_WORDS
+                else _schema(each, change, named=not named and name in _SCHEMA_NAMES)
+                for name, each in value.items()
+            }
+        case list():
+            return [_schema(each, change) for each in value]
+        case _:
+            return value
+
+
+def _words(value: Any, change: Change) -> Any:
+    match value:
+        case str():
+            return change("input", value)
+        case dict():
+            return {name: _words(each, change) for name, each in value.items()}
+        case list():
+            return [_words(each, change) for each in value]
+        case _:
+            return value
+
+
 def _message(message: dict[str, Any], change: Change) -> dict[str, Any]:
     place: Place = "tool_result" if message.get("role") == "tool" else "input"
     made = dict(message)
+    if isinstance(message.get("name"), str):
+        made["name"] = change(place, message["name"])
     if message.get("content"):
         made["content"] = _content(message["content"], place, change)
     if isinstance(message.get("refusal"), str):
@@ -118,18 +199,34 @@ def _message(message: dict[str, Any], change: Change) -> dict[str, Any]:
 
 
 def _content(content: Any, place: Place, change: Change) -> Any:
+    """Change a content; parts that are read as one text are changed as one.
+
+    They stay apart where nothing changes, and become one part where something does.
+    """
     if isinstance(content, str):
         return change(place, content)
     if not isinstance(content, list):
         return content
-    parts = []
-    for part in content:
-        made = part
-        for name in ("text", "refusal"):
-            if isinstance(part, dict) and isinstance(part.get(name), str):
-                made = made | {name: change(place, part[name])}
-        parts.append(made)
+    parts: list[Any] = []
+    for worded, run in groupby(content, _is_worded):
+        apart = list(run)
+        if worded:
+            said = "".join(part[name] for part in apart for name in _WORDED if _says(part, name))
+            made = change(place, said)
+            if made != said:
+                first = {name: each for name, each in apart[0].items() if name not in _WORDED}
+                kind = first.get("type")
+                apart = [first | {kind if kind in _WORDED else "text": made}]
+        parts.extend(apart)
     return parts
+
+
+def _is_worded(part: Any) -> bool:
+    return isinstance(part, dict) and any(_says(part, name) for name in _WORDED)
+
+
+def _says(part: dict[str, Any], name: str) -> bool:
+    return isinstance(part.get(name), str)
 
 
 def _call(call: dict[str, Any], change: Change) -> dict[str, Any]:

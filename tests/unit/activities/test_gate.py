@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from activities.lane.gate import FILTERED, Gate, gate_of
 from activities.lane.moderation import flagged, question
+from activities.lane.policing import _asked_together
 from activities.lane.screening import ScreenedCall, refuse_unscreenable
 from activities.lane.texts import (
     restored_answer,
@@ -278,6 +279,76 @@ def test_every_text_of_a_call_is_found_and_put_back_in_its_place() -> None:
     redacted = with_texts(only, {"input": [made.token("EMAIL_ADDRESS", ADA)]})
     assert redacted.prompt == TOKEN
     assert restored_spec(redacted, made) == only
+
+
+def test_parts_that_are_read_as_one_text_are_screened_as_one() -> None:
+    image = {"type": "image_url", "image_url": {"url": "u"}}
+    parts = [
+        {"type": "text", "text": "the Blue", "mark": 1},
+        {"type": "refusal", "refusal": "bird"},
+        image,
+        {"type": "text", "text": "flies"},
+    ]
+    spec = CallSpec("chat", "m", messages=[{"role": "user", "name": ADA, "content": parts}])
+    texts = texts_of(spec)["input"]
+    assert texts == [ADA, "the Bluebird", "flies"]
+    assert with_texts(spec, {"input": texts}) == spec
+    (message,) = with_texts(spec, {"input": [TOKEN, "the [DENIED]", "flies"]}).messages
+    assert message == {
+        "role": "user",
+        "name": TOKEN,
+        "content": [{"type": "text", "mark": 1, "text": "the [DENIED]"}, image, parts[3]],
+    }
+
+
+def test_what_is_said_of_functions_and_forms_is_screened_wherever_it_stands() -> None:
+    schema = {
+        "title": "t",
+        "properties": {
+            "description": {"type": "string", "description": "d", "enum": ["e", 1]},
+            "x": {"anyOf": [{"const": "c"}, {"$ref": "#/$defs/default"}]},
+        },
+        "required": ["x"],
+        "$defs": {"default": {"default": {"k": ["v"]}}},
+    }
+    function = {"name": "f", "description": "what it does", "parameters": schema}
+    form = {"name": "n", "description": "a form", "schema": {"description": "of it"}}
+    words = {"t", "d", "e", "c", "v", "what it does", "a form", "of it"}
+    spec = CallSpec(
+        "responses",
+        "m",
+        parameters={
+            "tools": [{"type": "function", "function": function}],
+            "response_format": {"type": "json_schema", "json_schema": form},
+        },
+        shown={
+            "tools": [{"type": "function", **function}],
+            "text": {"format": {"type": "json_schema", **form}},
+        },
+    )
+    texts = texts_of(spec)["input"]
+    assert sorted(texts) == sorted([*words, *words])
+    assert with_texts(spec, {"input": texts}) == spec
+    other = with_texts(spec, {"input": [f"<{text}>" for text in texts]})
+    for each in (other.parameters, other.shown):
+        found = json.dumps(each)
+        assert all(f'"<{word}>"' in found for word in words)
+        assert all(f'"{word}"' not in found for word in words)
+        assert '"required": ["x"]' in found
+    deep: Any = {}
+    for _ in range(3_000):
+        deep = {"items": deep}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": deep}}]
+    with pytest.raises(InvalidRequest):
+        texts_of(CallSpec("chat", "m", parameters={"tools": tools}))
+
+
+def test_short_texts_of_a_request_are_judged_together() -> None:
+    texts = ["a", "", "1", "b" * 300, "c", "d" * 150]
+    assert _asked_together(texts, short=200) == [[3], [0, 4, 5]]
+    assert _asked_together(texts, short=0) == [[0], [3], [4], [5]]
+    many = ["e" * 150] * 20
+    assert [len(group) for group in _asked_together(many, short=200)] == [13, 7]
 
 
 def test_tokens_of_an_answer_that_is_screened_are_not_told() -> None:

@@ -11,7 +11,7 @@ from api.map_start import start_map
 from api.parts import Parts
 from api.problems import ProblemError, invalid
 from api.screening import look_again, screen_map
-from api.submission import Accepted, digest_of_request, on_file, resolve
+from api.submission import Accepted, digest_of_request, essence_of, on_file, resolve
 from store import maps, tasks
 from store.errors import PolicyChanged
 from store.identity import Principal
@@ -142,7 +142,7 @@ async def submit_map(
                 caller,
                 task_id=task_id,
                 idempotency_key=idempotency_key,
-                request_digest=digest_of_request(request.model_dump(mode="json")),
+                request_digest=digest_of_request(essence_of(request)),
                 input=stored,
                 user=each.user,
                 tags=dict(each.tags),

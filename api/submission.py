@@ -37,12 +37,14 @@ from store.identity import Principal, restriction
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from workflows import errors
 from workflows.contracts import FiledRequest, LoopState, TaskRequest, Tenant, Turn
+from workflows.contracts.request import Asking
 from workflows.planning import first_turn, headline, plan_task
 
 __all__ = [
     "Accepted",
     "Inherited",
     "digest_of_request",
+    "essence_of",
     "on_file",
     "resolve",
     "submit",
@@ -128,7 +130,7 @@ async def submit(
         # With one, this may be the repetition of a request that was accepted.
         await parts.require_engine(request.route, request.model)
     task_id = uuid7()
-    asked = (resolved if said.agent is None else said).model_dump(mode="json")
+    asked = essence_of(resolved if said.agent is None else said)
     pinned = await with_definitions(parts, caller, resolved)
     filed: dict[str, Any] = {
         "task_id": task_id,
@@ -284,6 +286,18 @@ def _digest(stored: Mapping[str, Any], inherited: Inherited | None) -> str:
         if inherited.message is not None:
             said.append(inherited.message)
     return digest_of_request(said)
+
+
+def essence_of(request: Asking) -> dict[str, Any]:
+    """Return what makes a request the same as an earlier one.
+
+    What it leaves open reads as it always did, so that a repetition is known whatever the default
+    of `on_budget` was when it was first sent.
+    """
+    said: dict[str, Any] = request.model_dump(mode="json")
+    if "on_budget" not in request.limits.model_fields_set:
+        said["limits"]["on_budget"] = "fail"
+    return said
 
 
 def digest_of_request(said: Any) -> str:

@@ -22,6 +22,8 @@ from workflows.contracts import (
     AdmitInput,
     Charge,
     CloseInput,
+    Concluded,
+    ConcludeInput,
     SettleInput,
     TaskStatus,
     Usage,
@@ -161,6 +163,24 @@ class Gateway:
             ),
             goes_on=charge.goes_on,
         )
+
+    @activity.defn(name="gateway.conclude")
+    @typed_failures
+    async def conclude(self, task: ConcludeInput) -> Concluded:
+        """End a task whose answer was settled before a person let it pass. Idempotent."""
+        goes_on = await money.conclude(
+            self._deps.db,
+            organisation_id=task.tenant.organisation_id,
+            task_id=task.task_id,
+            step=task.step,
+            status=_final(task.finish),
+            error=task.error.model_dump(mode="json") if task.error else None,
+            unless_told=task.unless_told and task.finish is TaskStatus.SUCCEEDED,
+        )
+        if not goes_on:
+            record_task(task.finish.value)
+            await announce(self._deps, task.tenant, task.task_id)
+        return Concluded(goes_on=goes_on)
 
     @activity.defn(name="gateway.close")
     @typed_failures

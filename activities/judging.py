@@ -14,6 +14,7 @@ from safety.errors import DetectorFailed
 from safety.findings import Verdict
 from safety.policy import Place, Policy, Rule
 from store.database import Database
+from store.identity import Origin
 
 __all__ = ["Judge", "Judging"]
 
@@ -30,6 +31,7 @@ class Judge(Protocol):
         key_digest: bytes,
         user: str | None,
         tags: Mapping[str, str],
+        origin: Origin,
     ) -> list[bool]:
         """Tell of each text whether the rule's model objects to it.
 
@@ -73,8 +75,10 @@ class Judging:
     ) -> list[bool]:
         rows = await self._db.run(
             organisation_id,
-            "select t.key_id, t.user_id, t.tags, k.secret_hash from tasks t join api_keys k"
-            " using (organisation_id, key_id) where t.organisation_id = %s and t.task_id = %s",
+            "select t.key_id, t.user_id, t.tags, k.secret_hash,"
+            " host(k.addresses[1]) as address, coalesce(k.endpoints[1], '/v1/tasks') as endpoint"
+            " from tasks t join api_keys k using (organisation_id, key_id)"
+            " where t.organisation_id = %s and t.task_id = %s",
             (organisation_id, task_id),
         )
         if self.judge is None or not rows:
@@ -87,4 +91,6 @@ class Judging:
             key_digest=bytes(payer["secret_hash"]),
             user=payer["user_id"],
             tags=payer["tags"],
+            # The key's restrictions were asked when it filed the task: this is no request of its.
+            origin=Origin(payer["address"], payer["endpoint"]),
         )

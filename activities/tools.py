@@ -71,8 +71,8 @@ class Tools:
 
     @activity.defn(name="approvals.request")
     @typed_failures
-    async def request_approval(self, call: ApprovalInput) -> None:
-        """Ask people whether a call may be made, or a task may begin."""
+    async def request_approval(self, call: ApprovalInput) -> Decided:
+        """Ask people whether a call may be made, or a task may begin; they may have said so."""
         await approvals.request_approval(
             self._deps.db,
             call.tenant.organisation_id,
@@ -83,11 +83,15 @@ class Tools:
             arguments=dict(call.tool_call.arguments),
             arguments_digest=arguments_digest(call.tool_call.arguments),
         )
+        return await self._decided(call)
 
     @activity.defn(name="approvals.decided")
     @typed_failures
     async def decided(self, call: ApprovalInput) -> Decided:
         """Look what people decided about a task."""
+        return await self._decided(call)
+
+    async def _decided(self, call: ApprovalInput) -> Decided:
         asked = await approvals.get(
             self._deps.db, call.tenant.organisation_id, call.task_id, call.call_id
         )

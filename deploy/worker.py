@@ -84,6 +84,7 @@ def activities(deps: Dependencies, batches: Batches) -> list[Callable[..., Any]]
     return [
         gateway.admit,
         gateway.settle,
+        gateway.conclude,
         gateway.close,
         cache.look_up,
         router.decide,

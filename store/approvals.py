@@ -125,6 +125,19 @@ async def of_task(db: Database, organisation_id: UUID, task_id: UUID) -> list[Ap
     return [Approval(**row) for row in rows]
 
 
+async def about_answer(
+    db: Database, organisation_id: UUID, task_id: UUID, sha256: str
+) -> Approval | None:
+    """The approval of a sealed answer, by the blob it is in, if people are asked about it."""
+    rows = await db.run(
+        organisation_id,
+        f"select {_COLUMNS} from approvals where organisation_id = %s and task_id = %s"
+        " and arguments ->> 'answer' = %s and call_id like '%%:answer'",
+        (organisation_id, task_id, sha256),
+    )
+    return Approval(**rows[0]) if rows else None
+
+
 async def are_waiting(db: Database, organisation_id: UUID, task_id: UUID) -> bool:
     """Whether a call of a task waits for a person."""
     rows = await db.run(

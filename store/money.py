@@ -24,6 +24,7 @@ __all__ = [
     "Settlement",
     "TaskFinish",
     "admit",
+    "conclude",
     "settle",
 ]
 
@@ -236,3 +237,34 @@ async def settle(db: Database, settlement: Settlement) -> Charge:
         ),
     )
     return Charge(**rows[0])
+
+
+async def conclude(
+    db: Database,
+    *,
+    organisation_id: UUID,
+    task_id: UUID,
+    step: int,
+    status: FinalStatus,
+    error: dict[str, Any] | None = None,
+    unless_told: bool = False,
+) -> bool:
+    """Ends a task with the answer of a step that is settled already. Idempotent.
+
+    Args:
+        unless_told: let the task go on when a message to it is queued.
+
+    Returns:
+        True when the task goes on.
+
+    Raises:
+        NotFound: the organisation has no such task.
+        DatabaseUnavailable: not known whether it was ended; end it again.
+    """
+    rows = await db.call(
+        organisation_id,
+        "conclude_answer",
+        "%s, %s, %s, %s, %s",
+        (task_id, step, status, jsonb(error), unless_told),
+    )
+    return bool(rows[0]["f"])

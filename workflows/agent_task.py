@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.inbox import Inbox
     from workflows.loop import Loop
     from workflows.output import no_answer_obeyed
-    from workflows.permission import may_begin
+    from workflows.permission import has_begun, may_begin
     from workflows.spent_budget import spent_budget
     from workflows.sub_agents import SubAgents
     from workflows.tool_calls import ToolCalls
@@ -243,7 +243,7 @@ class AgentTask:
                 started_at=self._started_at,
             )
             workflow.continue_as_new(
-                self._task.model_copy(update={"state": state}),
+                has_begun(self._task).model_copy(update={"state": state}),
                 # A pinned task moves to the build of today here, where nothing is replayed.
                 initial_versioning_behavior=(
                     workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE

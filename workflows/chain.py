@@ -23,6 +23,7 @@ from workflows.contracts import (
     CacheAnswer,
     Candidate,
     Charge,
+    ConcludeInput,
     Decision,
     Generated,
     Plan,
@@ -176,11 +177,14 @@ class ModelCall:
                 return await self._reuse(found)
             decision = await deciding
             prompt, generated, chosen = await self._generate(decision, admission)
-            if generated.sealed is not None:
-                generated = await self._released(prompt, generated)
             settled = True
             stopped = self._stopped(generated)
             charge = await self._settle_success(decision, prompt, generated, chosen, found, stopped)
+            if generated.sealed is not None:
+                # People take their time: by now the call holds neither money nor a place.
+                generated = await self._released(prompt, generated)
+                stopped = self._stopped(generated)
+                charge = await self._conclude(generated, charge, stopped)
             return Answered(
                 model=chosen.model,
                 cached=False,
@@ -285,6 +289,9 @@ class ModelCall:
     ) -> Charge:
         used = generated.usage
         said = self._what(_chosen(generated)) if stopped is None else stopped.message
+        finish = TaskStatus.FAILED if stopped else self._finish(generated.invalid)
+        if waits := generated.sealed is not None:
+            said, finish = "a person is asked about the answer", None
         return await self._settle(
             SettleInput(
                 **self._layers.common,
@@ -298,17 +305,20 @@ class ModelCall:
                 # An answer that nobody may have is none to keep.
                 cache_key=found.key if self._is_to_keep(generated, stopped) else None,
                 collections=self._plan.collections,
-                finish=TaskStatus.FAILED if stopped else self._finish(generated.invalid),
+                finish=finish,
                 unless_told=self._may_go_on(used.prompt_tokens + used.completion_tokens),
-                error=self._error(stopped, generated.invalid),
+                error=None if waits else self._error(stopped, generated.invalid),
             ),
             f"{chosen.model}: prompt {used.prompt_tokens} tokens, {used.completion_tokens} made, "
             + said,
         )
 
     def _is_to_keep(self, generated: Generated, stopped: ContentBlocked | None) -> bool:
-        """Tell whether an answer may be another call's; one that people allowed is this one's."""
-        return generated.invalid is None and stopped is None and generated.sealed is None
+        """Tell whether an answer may be another call's; what people look at is this one's."""
+        asked = generated.sealed is not None or (
+            generated.screened is not None and generated.screened.held is not None
+        )
+        return generated.invalid is None and stopped is None and not asked
 
     async def _released(self, prompt: AssembledPrompt, generated: Generated) -> Generated:
         """Return an answer that a rule holds back as a person lets it pass, or blocks it."""
@@ -331,6 +341,30 @@ class ModelCall:
             f"step {self._step} · rule {rule} asks whether the answer may be told",
             look,
         )
+
+    async def _conclude(
+        self, generated: Generated, charge: Charge, stopped: ContentBlocked | None
+    ) -> Charge:
+        """End the task, as the settlement of an answer does that nobody was asked about."""
+        finish = TaskStatus.FAILED if stopped else self._finish(generated.invalid)
+        if finish is None:
+            return charge
+        used = generated.usage
+        ending = self._layers.conclude(
+            ConcludeInput(
+                **self._layers.common,
+                finish=finish,
+                error=self._error(stopped, generated.invalid),
+                unless_told=self._may_go_on(used.prompt_tokens + used.completion_tokens),
+            ),
+            "the answer may be told" if stopped is None else stopped.message,
+        )
+        interrupted = await wait_out(ending)
+        charge = charge.model_copy(update={"goes_on": ending.result().goes_on})
+        self.ended_task = not charge.goes_on
+        if interrupted is not None and not self.ended_task:
+            raise interrupted
+        return charge
 
     def _stopped(self, generated: Generated) -> ContentBlocked | None:
         """Tell why the task's policy ends it with this call, if it does."""

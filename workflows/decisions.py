@@ -14,7 +14,7 @@ from temporalio import workflow
 
 from workflows import policies
 from workflows.client import SEARCH_STATUS
-from workflows.contracts import ApprovalInput, TaskStatus
+from workflows.contracts import ApprovalInput, Decided, TaskStatus
 
 __all__ = ["WAITING", "Decisions"]
 
@@ -47,9 +47,17 @@ class Decisions:
             summary: The same in a line, for the Web UI.
             look: Looks whether they have decided; nothing: not yet.
         """
-        await workflow.execute_activity(
-            "approvals.request", question, summary=summary[:100], **policies.LOOKUP
+        # Histories of before have no answer here.
+        before: Decided | None = await workflow.execute_activity(
+            "approvals.request",
+            question,
+            result_type=Decided,
+            summary=summary[:100],
+            **policies.LOOKUP,
         )
+        if before is not None and before.decision is not None:
+            # A run before this one had asked.
+            self._decided.add(question.call_id)
         self._wait(1)
         patience = FIRST_LOOK
         while True:

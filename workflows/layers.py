@@ -22,6 +22,8 @@ from workflows.contracts import (
     CacheAnswer,
     Candidate,
     Charge,
+    Concluded,
+    ConcludeInput,
     DecideInput,
     Decision,
     Generated,
@@ -208,6 +210,10 @@ class Layers:
     def settle(self, settlement: SettleInput, summary: str) -> ActivityHandle[Charge]:
         """02, 06: write the ledger, release the hold, keep the answer."""
         return self._start("gateway.settle", settlement, Charge, policies.MONEY, summary)
+
+    def conclude(self, conclusion: ConcludeInput, summary: str) -> ActivityHandle[Concluded]:
+        """02: end the task whose answer a person let pass, unless something was said to it."""
+        return self._start("gateway.conclude", conclusion, Concluded, policies.MONEY, summary)
 
     def _in_turn(
         self,

@@ -19,7 +19,7 @@ from workflows.contracts import (
 from workflows.decisions import Decisions
 from workflows.errors import ContentBlocked
 
-__all__ = ["may_begin"]
+__all__ = ["has_begun", "may_begin"]
 
 #: What stands in the place of a tool, where a person is asked about a task itself.
 REQUEST = "request"
@@ -27,8 +27,6 @@ REQUEST = "request"
 
 async def may_begin(task: TaskInput, safety: Safety, decisions: Decisions) -> None:
     """Have models judge what a task is asked, and wait for a person, where its policy wants that.
-
-    A run that goes on from another asks again, and is told the same.
 
     Raises:
         ApplicationError: They refused.
@@ -49,6 +47,15 @@ async def may_begin(task: TaskInput, safety: Safety, decisions: Decisions) -> No
             asks = asks or judged.screened.held
     if asks is not None:
         await _allowed(call, asks, decisions)
+
+
+def has_begun(task: TaskInput) -> TaskInput:
+    """Return a task whose next run has nothing to ask any more before it goes on."""
+    safety = task.plan.safety
+    if safety is None:
+        return task
+    safety = safety.model_copy(update={"asks": None, "judges": False})
+    return task.model_copy(update={"plan": task.plan.model_copy(update={"safety": safety})})
 
 
 async def _allowed(call: Call, rule: str, decisions: Decisions) -> None:

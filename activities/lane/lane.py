@@ -273,6 +273,7 @@ class FastLane:
         key_digest: bytes,
         user: str | None,
         tags: Mapping[str, str],
+        origin: Origin,
     ) -> list[bool]:
         """Have a model judge texts of a task; see `activities.judging`.
 
@@ -288,7 +289,7 @@ class FastLane:
             tags=dict(tags),
             policy=held.version if held else 0,
         )
-        who = Who(key_id, key_digest, Origin("127.0.0.1", "/v1/tasks"))
+        who = Who(key_id, key_digest, origin)
         return await self._policing.asks(who, about, ends=True)(rule, texts)
 
     async def _opened(

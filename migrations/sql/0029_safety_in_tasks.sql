@@ -78,7 +78,8 @@ declare
     g      record;
     number bigint;
 begin
-    select x.epoch, x.next_seq, x.outcome, x.workflow_id, x.task_id into g from generations x
+    select x.epoch, x.next_seq, x.outcome, x.workflow_id, x.task_id, x.call_key into g
+      from generations x
      where x.organisation_id = p_organisation and x.generation_key = p_generation_key
        for no key update;
     if not found or g.outcome is null then
@@ -100,5 +101,71 @@ begin
             '{}', p_text);
     update generations x set next_seq = g.next_seq + 1
      where x.organisation_id = p_organisation and x.generation_key = p_generation_key;
+    -- Its call was settled before people were asked.
+    update steps s set text = p_text
+     where s.organisation_id = p_organisation and s.task_id = g.task_id
+       and s.call_key = g.call_key;
     perform pg_notify('overline_task', g.task_id::text);
 end $$;
+
+-- Ends a task with the answer of a step that was settled before a person let it pass, unless
+-- something was said to the task meanwhile; tells whether it goes on. See `settle_answer`.
+create function conclude_answer(
+    p_organisation uuid, p_task uuid, p_step int, p_status text, p_error jsonb,
+    p_unless_told boolean
+) returns boolean
+    language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+declare
+    said    text;
+    goes_on boolean;
+begin
+    -- Whoever says something to it waits for us.
+    perform from tasks t
+      where t.organisation_id = p_organisation and t.task_id = p_task and t.finished_at is null
+        for no key update;
+    if not found then
+        return false;
+    end if;
+    select x.text, x.answered into said, goes_on from steps x
+     where x.organisation_id = p_organisation and x.task_id = p_task and x.step = p_step;
+    if not goes_on and p_unless_told and exists (
+        select from task_messages m
+         where m.organisation_id = p_organisation and m.task_id = p_task and m.at_step is null)
+    then
+        goes_on := true;
+        update steps x set answered = true
+         where x.organisation_id = p_organisation and x.task_id = p_task and x.step = p_step;
+    elsif not goes_on then
+        perform finish_task(p_organisation, p_task, p_status,
+                            case p_status when 'succeeded' then said end, p_error);
+    end if;
+    return goes_on;
+end $$;
+
+-- The ids of a screened generation say what its text no longer does: what was taken out of it, or
+-- never passed. Once its call is settled nobody goes on from them; their number stays. Definer: the
+-- processes only add to the journal.
+create function forget_token_ids() returns trigger
+    language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
+begin
+    -- Most calls of the fast lane are over before anything of them is in the journal.
+    if exists (select from token_chunks c
+                where c.organisation_id = new.organisation_id and c.step_key = new.generation_key
+                  and c.token_ids <> '{}')
+       and exists (select from tasks t
+                    where t.organisation_id = new.organisation_id and t.task_id = new.task_id
+                      and (t.input ? 'safety' or t.input ? 'policy'))
+    then
+        update token_chunks c set token_ids = array_fill(0, array[cardinality(c.token_ids)])
+         where c.organisation_id = new.organisation_id and c.step_key = new.generation_key
+           and c.token_ids <> '{}';
+    end if;
+    return null;
+end $$;
+create trigger forget_token_ids after update of state on generations for each row
+    when (new.state = 'settled' and old.state <> 'settled') execute function forget_token_ids();
+revoke execute on function forget_token_ids() from public;
+grant update (token_ids) on token_chunks to overline_definer;
+grant create on schema public to overline_definer;
+alter function forget_token_ids() owner to overline_definer;
+revoke create on schema public from overline_definer;

@@ -24,6 +24,8 @@ __all__ = [
     "CacheAnswer",
     "Candidate",
     "Charge",
+    "ConcludeInput",
+    "Concluded",
     "DecideInput",
     "Decision",
     "GenerateInput",
@@ -291,6 +293,22 @@ class SettleInput(Call):
     finish: TaskStatus | None = None
     unless_told: bool = Field(
         default=False, description="Do not end the task when somebody said something to it."
+    )
+
+
+class ConcludeInput(Call):
+    """End a task whose answer was settled before a person let it pass."""
+
+    finish: TaskStatus
+    error: TaskError | None = None
+    unless_told: bool = False
+
+
+class Concluded(Wire):
+    """What became of the task."""
+
+    goes_on: bool = Field(
+        default=False, description="It did not end with it, since something was said to it."
     )
 
 

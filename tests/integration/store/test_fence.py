@@ -161,6 +161,7 @@ async def test_functions_pin_where_they_look_for_names(admin_db: Database) -> No
         "organisation_of_workflow": "overline_definer",
         "remove_content": "overline_definer",
         "remove_blobs": "overline_definer",
+        "forget_token_ids": "overline_definer",
         "workflows_with_old_payloads": "overline_definer",
         "end_payloads": "overline_definer",
         "calls_to_end": "overline_definer",

@@ -14,20 +14,32 @@ _ALIKE = str.maketrans(
     "abcdehijklmnopqrstuvxywzabenikvoptxywagin",
 )
 _SURROGATES = re.compile("[\ud800-\udfff]")
+# What Unicode calls Default_Ignorable_Code_Point: shown as nothing or as a blank.
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+
+
+def _is_nothing(character: str) -> bool:
+    return unicodedata.category(character) == "Cf" or bool(_IGNORABLE.match(character))
 
 
 @lru_cache(maxsize=8192)
 def _with_case(character: str) -> str:
-    """Return a character in one form; nothing for zero width, direction and soft hyphens."""
-    if unicodedata.category(character) == "Cf":
+    """Return a character in one form, dashes as `-`; nothing for what is not seen."""
+    if _is_nothing(character):
         return ""
+    if character == "\u2212" or unicodedata.category(character) == "Pd":
+        return "-"
     return unicodedata.normalize("NFKC", character)
 
 
 @lru_cache(maxsize=8192)
 def _without_case(character: str) -> str:
     """Return a character without case, and without regard to how accents are written."""
-    if unicodedata.category(character) == "Cf":
+    if _is_nothing(character):
         return ""
     return unicodedata.normalize("NFKD", character).casefold().translate(_ALIKE)
 

@@ -12,10 +12,10 @@ from safety.patterns import compiled
 
 __all__ = ["FINDERS"]
 
-_DIGITS = compiled(r"[0-9]+(?:[ -][0-9]+)*")
+_DIGITS = compiled(r"[0-9]+(?:[ .-][0-9]+)*")
 _GROUP = re.compile(r"[0-9]+")
-_IBAN = compiled(r"(?:^|[^A-Za-z0-9])([A-Za-z]{2}[0-9]{2})[ -]?[A-Za-z0-9]{2}")
-_IBAN_REST = re.compile(r"(?:[ -]?[A-Za-z0-9]){11,30}")
+_IBAN = compiled(r"(?:^|[^A-Za-z0-9])([A-Za-z]{2}[0-9]{2})[ .-]?[A-Za-z0-9]{2}")
+_IBAN_REST = re.compile(r"(?:[ .-]?[A-Za-z0-9]){11,30}")
 _SSN = compiled(r"[0-9]{3}([ -])[0-9]{2}([ -])[0-9]{4}|[0-9]{9}")
 _SOCIAL = compiled(r"(?i)\bssn\b|social[ -]security|social number")
 
@@ -37,6 +37,7 @@ _ISSUERS = (
     ("56", "58", (16, 19)),
 )
 _CONTEXT = 60
+_SEPARATORS = str.maketrans("", "", " .-")
 # Letters of an account count from A, which is 10.
 _VALUES = {
     ord(letter): str(10 + at)
@@ -97,7 +98,7 @@ def _accounts(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 def _is_account(written: str) -> bool:
     """Whether its check digits are right, which is soon said, and then whether its country is."""
-    compact = written.replace(" ", "").replace("-", "")
+    compact = written.translate(_SEPARATORS)
     return int((compact[4:] + compact[:4]).translate(_VALUES)) % 97 == 1 and bool(
         iban.is_valid(compact)
     )

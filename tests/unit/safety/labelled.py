@@ -13,6 +13,8 @@ PII: tuple[tuple[str, str, str], ...] = (
     ("'eve@example.com' or", "EMAIL_ADDRESS", "eve@example.com"),
     ("ｂｏｂ＠example.com", "EMAIL_ADDRESS", "ｂｏｂ＠example.com"),
     ("bo\u200bb@example.com", "EMAIL_ADDRESS", "bo\u200bb@example.com"),
+    *((f"bo{unseen}b@example.com", "EMAIL_ADDRESS", f"bo{unseen}b@example.com")
+      for unseen in "\u034f\ufe0f\u180b\u3164\u115f\u2064\uffa0\U000e0100"),
     ("mailto:x@y.co.uk?subject=z", "EMAIL_ADDRESS", "x@y.co.uk"),
     ("call (415) 555-2671 now", "PHONE_NUMBER", "(415) 555-2671"),
     ("call +1 415 555 2671 now", "PHONE_NUMBER", "+1 415 555 2671"),
@@ -24,6 +26,11 @@ PII: tuple[tuple[str, str, str], ...] = (
     ("+49 (0)30 901820", "PHONE_NUMBER", "+49 (0)30 901820"),
     ("4111 1111 1111 1111", "CREDIT_CARD", "4111 1111 1111 1111"),
     ("card 4111-1111-1111-1111.", "CREDIT_CARD", "4111-1111-1111-1111"),
+    ("4111.1111.1111.1111!", "CREDIT_CARD", "4111.1111.1111.1111"),
+    *((f"4111{dash}1111{dash}1111{dash}1111", "CREDIT_CARD",
+       f"4111{dash}1111{dash}1111{dash}1111") for dash in "\u2010\u2011\u2013\u2014\u2212"),
+    ("GB82.WEST.1234.5698.7654.32.", "IBAN_CODE", "GB82.WEST.1234.5698.7654.32"),
+    ("ssn 536\u201390\u20134399", "US_SSN", "536\u201390\u20134399"),
     ("5555555555554444", "CREDIT_CARD", "5555555555554444"),
     ("amex 3782 822463 10005", "CREDIT_CARD", "3782 822463 10005"),
     ("6011111111111117", "CREDIT_CARD", "6011111111111117"),
@@ -39,6 +46,7 @@ PII: tuple[tuple[str, str, str], ...] = (
 )  # fmt: skip
 
 NO_PII: tuple[str, ...] = (
+    "1.234.567.890.123 in all", "1.2.3.4111111111111111x",
     "1234567890", "the year 2026-12-01 13:20", "10 000 000 people", "3.14159265", "12:30:45",
     "version 1.2.3.4.5", "127.0.0.1 and ::1", "std::vector<int>", "a::b and Foo::bar",
     "4111-1111-1111-1112", "GB82WEST12345698765431", "078-05-1120", "000-12-3456",

@@ -48,7 +48,16 @@ def test_words_are_found_whole_in_any_case_and_disguise() -> None:
     def hit(text: str) -> bool:
         return judge.check([text], "input").outcome != "allow"
 
-    for text in ("STRASSE!", "in C++17", "New\n York", "ｂａｄ", "b\u200bad", "bad bad", "(bad)"):
+    for text in (
+        "STRASSE!",
+        "in C++17",
+        "New\n York",
+        "ｂａｄ",
+        "b\u200bad",
+        "b\u034fa\ufe0fd",
+        "bad bad",
+        "(bad)",
+    ):
         assert hit(text), text
     for text in ("badly", "not_bad", "newyork", "straßenbahn", "b ad"):
         assert not hit(text), text

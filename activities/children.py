@@ -12,7 +12,7 @@ from uuid_utils.compat import uuid7
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
-from activities.filing import digest_of_request, first_call_usd
+from activities.filing import first_call_usd
 from activities.screening import screened_of, screened_texts
 from activities.tool_drafts import Answer
 from activities.tool_results import Allowed, ToolResults
@@ -27,6 +27,7 @@ from workflows.child_contracts import AskInput, ChildFiled, EndChildInput, Heard
 from workflows.contracts import FiledRequest, Safety, TaskError, Tenant, ToolOutput
 from workflows.errors import EndedOutside
 from workflows.planning import headline, plan_task
+from workflows.request_digest import digest_of_request
 
 __all__ = ["Children", "child_request", "why_not"]
 
@@ -156,7 +157,7 @@ class Children:
             task_id=uuid7(),
             # A caller's key holds no blank, so it is never one of these.
             idempotency_key=f"call {call.call_id}",
-            request_digest=digest_of_request(stored),
+            request_digest=self._deps.sealer.keyed(digest_of_request(stored)),
             input=stored,
             user=parent.user,
             tags=parent.tags,

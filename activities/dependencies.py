@@ -84,6 +84,7 @@ class Dependencies:
     screening: Screening = field(init=False)
     judging: Judging = field(init=False)
     held: HeldTexts = field(init=False)
+    sealer: Sealer = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "catalogue", CatalogueView(self.db))
@@ -92,6 +93,7 @@ class Dependencies:
         object.__setattr__(self, "definitions", Definitions(self.db))
         object.__setattr__(self, "egress", Egress(self.settings.egress_allow))
         sealer = Sealer(self.settings)
+        object.__setattr__(self, "sealer", sealer)
         object.__setattr__(self, "judging", Judging(self.db))
         object.__setattr__(self, "held", HeldTexts(self.db, sealer))
         policies, shelf = PolicyView(self.db, Policy.of), RedactionShelf(self.db, sealer)

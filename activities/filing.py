@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 from uuid import UUID
 
 from activities.dependencies import Dependencies
@@ -22,7 +19,7 @@ from workflows.errors import ContentBlocked
 from workflows.planning import first_turn
 from workflows.screening import filed_as, texts_of, with_texts
 
-__all__ = ["Screened", "digest_of_request", "first_call_usd", "screened_task"]
+__all__ = ["Screened", "first_call_usd", "screened_task"]
 
 
 @dataclass(frozen=True)
@@ -79,9 +76,3 @@ def first_call_usd(catalogue: Catalogue, request: TaskRequest) -> Decimal:
         longest = min(longest, tool_call_tokens(request.tools, turn.parallel))
     models = models_of(catalogue, request.route, request.model)
     return worst_case_usd(catalogue, models, longest)
-
-
-def digest_of_request(stored: Mapping[str, Any]) -> str:
-    """Return the digest that tells a repetition of a request from another one."""
-    canonical = json.dumps(stored, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -10,7 +10,7 @@ from uuid_utils.compat import uuid7
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
-from activities.filing import digest_of_request, screened_task
+from activities.filing import screened_task
 from observability.metrics import record_refusal, record_task
 from store import schedules, tasks
 from store.errors import PolicyChanged
@@ -19,6 +19,7 @@ from store.refusals import Refusal
 from workflows.contracts import FiledRequest, TaskRequest, Tenant
 from workflows.errors import BudgetExceeded, ContentBlocked, Forbidden, KeyRefused, NotFound
 from workflows.planning import headline, plan_task
+from workflows.request_digest import digest_of_request
 from workflows.schedule_contracts import Filed, Fire, StartedInput
 
 __all__ = ["Schedules"]
@@ -77,7 +78,8 @@ class Schedules:
         Raises:
             ContentBlocked: A rule of the policy blocks it.
         """
-        task_id, digest = uuid7(), digest_of_request(request.model_dump(mode="json"))
+        task_id = uuid7()
+        digest = self._deps.sealer.keyed(digest_of_request(request.model_dump(mode="json")))
         while True:
             screened = await screened_task(self._deps, due.principal, task_id, request)
             try:

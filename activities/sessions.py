@@ -11,7 +11,7 @@ from uuid_utils.compat import uuid7
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
-from activities.filing import Screened, digest_of_request
+from activities.filing import Screened
 from observability.metrics import record_refusal, record_task
 from store import sessions, turns
 from store.errors import DatabaseUnavailable, PolicyChanged, StoreError
@@ -24,6 +24,7 @@ from store.tasks import Submitted
 from workflows.contracts import FiledRequest, NextTurn, SessionInput, TaskRequest, Tenant
 from workflows.errors import BudgetExceeded, ContentBlocked, Forbidden, KeyRefused, NotFound
 from workflows.planning import headline, plan_task
+from workflows.request_digest import digest_of_request
 from workflows.screening import filed_as, texts_of, with_texts
 from workflows.transcript import extend, said
 
@@ -119,7 +120,9 @@ class Sessions:
                     task_id=task_id,
                     # A caller's key holds no blank, so it is never one of these.
                     idempotency_key=f"session {session_id} {head.number}",
-                    request_digest=digest_of_request(stored),
+                    request_digest=self._deps.sealer.keyed(
+                        digest_of_request(request.model_dump(mode="json"))
+                    ),
                     input=stored,
                     user=request.user,
                     tags=dict(request.tags),

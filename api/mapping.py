@@ -11,7 +11,7 @@ from api.map_start import start_map
 from api.parts import Parts
 from api.problems import ProblemError, invalid
 from api.screening import look_again, screen_map
-from api.submission import Accepted, digest_of_request, essence_of, on_file, resolve
+from api.submission import Accepted, essence_of, on_file, resolve, same_or_conflict
 from store import maps, tasks
 from store.errors import PolicyChanged
 from store.identity import Principal
@@ -19,6 +19,7 @@ from store.pricing import Unpriced, models_of, worst_case_usd
 from workflows import errors
 from workflows.contracts import Asked, Message, TaskRequest, Tenant, Usd
 from workflows.contracts.request import Asking
+from workflows.request_digest import RequestDigest, digest_of_request
 
 __all__ = ["MOST_INPUTS", "MapRequest", "WholeLimits", "submit_map"]
 
@@ -125,6 +126,7 @@ async def submit_map(
     if idempotency_key is None:
         parts.require_triton()
     task_id = uuid7()
+    digest = RequestDigest.of(parts.sealer, digest_of_request(essence_of(request)), idempotency_key)
     whole = {
         "agent": each.agent,
         "limits": request.whole.model_dump(mode="json"),
@@ -142,7 +144,7 @@ async def submit_map(
                 caller,
                 task_id=task_id,
                 idempotency_key=idempotency_key,
-                request_digest=digest_of_request(essence_of(request)),
+                request_digest=digest.filed,
                 input=stored,
                 user=each.user,
                 tags=dict(each.tags),
@@ -156,7 +158,7 @@ async def submit_map(
             await look_again(parts, caller, screened.version)
             continue
         break
-    verdict = on_file(filed)
+    verdict = on_file(await same_or_conflict(parts, caller, filed, digest))
     if verdict.created:
         tenant = Tenant(
             organisation_id=caller.organisation_id, team_id=caller.team_id, key_id=caller.key_id

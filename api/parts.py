@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from temporalio.client import Client, Plugin
@@ -107,7 +108,7 @@ class Parts:
         )
         self._shelf = PayloadShelf(self._database, keep=timedelta(days=settings.keep_days))
         self._catalogue = CatalogueView(self._database)
-        sealer = Sealer(settings)
+        sealer = self.sealer
         self._screening = Screening(
             self._database,
             PolicyView(self._database, Policy.of),
@@ -165,6 +166,11 @@ class Parts:
         if self._screening is None:
             raise unavailable("database")
         return self._screening
+
+    @cached_property
+    def sealer(self) -> Sealer:
+        """What the payload keys do outside of Temporal."""
+        return Sealer(self.settings)
 
     @property
     def held(self) -> HeldTexts:

@@ -11,8 +11,7 @@ dies between 1 and 3 the row stays `accepted`, and the sweeper of any API proces
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
+import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,14 +38,15 @@ from workflows import errors
 from workflows.contracts import FiledRequest, LoopState, TaskRequest, Tenant, Turn
 from workflows.contracts.request import Asking
 from workflows.planning import first_turn, headline, plan_task
+from workflows.request_digest import RequestDigest, digest_of_request
 
 __all__ = [
     "Accepted",
     "Inherited",
-    "digest_of_request",
     "essence_of",
     "on_file",
     "resolve",
+    "same_or_conflict",
     "submit",
     "sweep_unstarted",
 ]
@@ -132,17 +132,18 @@ async def submit(
     task_id = uuid7()
     asked = essence_of(resolved if said.agent is None else said)
     pinned = await with_definitions(parts, caller, resolved)
+    digest = RequestDigest.of(parts.sealer, _digest(asked, inherited), idempotency_key)
     filed: dict[str, Any] = {
         "task_id": task_id,
         "idempotency_key": idempotency_key,
-        "request_digest": _digest(asked, inherited),
+        "request_digest": digest.filed,
         "user": request.user,
         "tags": dict(request.tags),
         "route": request.route,
         "worst_case_usd": first_call,
         "max_cost_usd": request.limits.max_cost_usd or parts.settings.default_max_cost_usd,
     }
-    verdict, stored = await _filed(parts, caller, pinned, filed, inherited)
+    verdict, stored = await _filed(parts, caller, pinned, filed, inherited, digest)
     if verdict.created:
         state = inherited.state if inherited else None
         await _start_or_take_back(parts, caller, task_id, stored, state)
@@ -155,6 +156,7 @@ async def _filed(
     request: TaskRequest,
     about: Mapping[str, Any],
     inherited: Inherited | None,
+    digest: RequestDigest,
 ) -> tuple[tasks.Submitted, dict[str, Any]]:
     """Screen a task and file it; screen it again if another policy holds by then.
 
@@ -180,7 +182,7 @@ async def _filed(
         except PolicyChanged:
             await look_again(parts, caller, screened.version)
             continue
-        return on_file(verdict), stored
+        return on_file(await same_or_conflict(parts, caller, verdict, digest)), stored
 
 
 async def _file(
@@ -300,10 +302,19 @@ def essence_of(request: Asking) -> dict[str, Any]:
     return said
 
 
-def digest_of_request(said: Any) -> str:
-    """Return the digest that tells a repetition of a request from another one."""
-    canonical = json.dumps(said, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+async def same_or_conflict(
+    parts: Parts,
+    caller: Principal,
+    verdict: tasks.Submitted | money.Refusal,
+    digest: RequestDigest,
+) -> tasks.Submitted | money.Refusal:
+    """Return what was said of a request, where it repeats one that was filed without keys."""
+    if isinstance(verdict, tasks.Submitted) and verdict.conflict:
+        same = await tasks.was_filed_with(
+            parts.database, caller.organisation_id, verdict.task_id, digest.plain
+        )
+        return dataclasses.replace(verdict, conflict=not same)
+    return verdict
 
 
 def on_file(verdict: tasks.Submitted | money.Refusal) -> tasks.Submitted:

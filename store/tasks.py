@@ -146,6 +146,18 @@ async def submit_task(
     return refusal or Submitted(row["task_id"], row["created"], row["conflict"])
 
 
+async def was_filed_with(
+    db: Database, organisation_id: UUID, task_id: UUID, request_digest: str
+) -> bool:
+    """Whether a task was filed with a digest that is not made with a key, as they once were."""
+    rows = await db.run(
+        organisation_id,
+        "select from tasks where organisation_id = %s and task_id = %s and request_digest = %s",
+        (organisation_id, task_id, request_digest),
+    )
+    return bool(rows)
+
+
 async def discard_task(db: Database, organisation_id: UUID, task_id: UUID) -> bool:
     """Takes back a task whose start failed, and frees its idempotency key.
 

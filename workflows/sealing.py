@@ -6,6 +6,8 @@ what the bytes are bound to are associated data, so that nothing opens elsewhere
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 
 from cryptography.exceptions import InvalidTag
@@ -59,6 +61,18 @@ class Sealer:
             )
         except (InvalidTag, ValueError):
             raise PayloadRefused("what was sealed was changed, or belongs elsewhere") from None
+
+    def keyed(self, digest: str) -> str:
+        """Return a digest that nobody without the keys can find a text for by trying many.
+
+        It is made with the oldest key of the ring, so that it stays the same when one is added.
+
+        Raises:
+            ValueError: The key ring is empty or malformed.
+        """
+        oldest = list(self._keys().keys.values())[-1]
+        own = hmac.digest(oldest, b"overline request digest", hashlib.sha256)
+        return hmac.new(own, digest.encode(), hashlib.sha256).hexdigest()
 
     def _keys(self) -> KeyRing:
         if self._ring is None:

@@ -25,12 +25,13 @@ from inference.answers import Answer
 from observability.metrics import record_cache, record_refusal, record_task
 from observability.spans import current_trace_id
 from safety.policy import Rule
-from store import calls
+from store import calls, tasks
 from store.errors import DatabaseUnavailable, KeyRestricted
 from store.identity import Origin
 from store.refusals import Refusal
 from workflows.contracts.call import CLIENT_GONE, CallSpec
 from workflows.errors import Conflict, Forbidden, Internal
+from workflows.request_digest import RequestDigest
 
 __all__ = ["FastLane"]
 
@@ -134,7 +135,7 @@ class FastLane:
             within=within,
         )
         if known.how == "earlier":
-            first = await self._earlier(known)
+            first = await self._earlier(known, request_digest)
             originals = await self._policing.originals(first)
             first = dataclasses.replace(first, rate=known.rate)
             return kept(spec, first, originals, replayed=True)
@@ -235,7 +236,7 @@ class FastLane:
             longest=0,
         )
         if known.how == "earlier":
-            first = await self._earlier(known)
+            first = await self._earlier(known, request_digest)
             assert first.answer is not None
             return EmbeddedCall(
                 first.task_id,
@@ -311,7 +312,9 @@ class FastLane:
             key_digest=who.key_digest,
             task_id=made.task_id,
             idempotency_key=idempotency_key,
-            request_digest=request_digest,
+            request_digest=RequestDigest.of(
+                self.deps.sealer, request_digest, idempotency_key
+            ).filed,
             input=spec.document(),
             user=spec.user,
             tags=spec.tags,
@@ -391,13 +394,15 @@ class FastLane:
         if not closed:
             self.lease.give_up(call.organisation_id, call.task_id)
 
-    async def _earlier(self, known: calls.Known) -> calls.Known:
+    async def _earlier(self, known: calls.Known, request_digest: str) -> calls.Known:
         """Wait for the first call that a repetition repeats, and return it with its answer.
 
         Raises:
             OverlineError: The key is another request's, or the first one failed, or still runs.
         """
-        if known.conflict:
+        if known.conflict and not await tasks.was_filed_with(
+            self.deps.db, known.organisation_id, known.task_id, request_digest
+        ):
             raise Conflict(
                 "This idempotency key was used for another request; use a new key for a new "
                 "request.",

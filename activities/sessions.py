@@ -15,7 +15,6 @@ from activities.filing import Screened
 from observability.metrics import record_refusal, record_task
 from store import sessions, turns
 from store.errors import DatabaseUnavailable, PolicyChanged, StoreError
-from store.identity import Principal
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from store.refusals import Refusal
 from store.screened_tasks import TaskScreening
@@ -107,7 +106,7 @@ class Sessions:
         """
         payer, task_id = head.principal, uuid7()
         while True:
-            screened = await self._screened(session_id, payer, task_id, request)
+            screened = await self._screened(session_id, head, task_id, request)
             stored = screened.request.model_dump(mode="json")
             try:
                 verdict = await turns.file_turn(
@@ -141,13 +140,14 @@ class Sessions:
             return verdict, screened.request
 
     async def _screened(
-        self, session_id: UUID, payer: Principal, task_id: UUID, request: TaskRequest
+        self, session_id: UUID, head: turns.Head, task_id: UUID, request: TaskRequest
     ) -> Screened:
-        """Screen a turn; what is taken out of its texts is its session's.
+        """Screen a turn; what is taken out of its texts is its session's, and its team's to read.
 
         Raises:
             ContentBlocked: A rule of the policy blocks it; that is on file.
         """
+        payer, team = head.principal, head.session_team
         organisation = payer.organisation_id
         screening = self._deps.screening
         while True:
@@ -160,7 +160,7 @@ class Sessions:
             verdict = await screening.check(about, "input", texts_of(request))
             if verdict is None:
                 return Screened(
-                    filed_as(request, version=held.version, scope=session_id),
+                    filed_as(request, version=held.version, scope=session_id, team=team),
                     TaskScreening(),
                     held.version,
                 )
@@ -175,6 +175,7 @@ class Sessions:
                         said,
                         version=held.version,
                         scope=session_id,
+                        team=team,
                         asks=asks,
                         judges=bool(verdict.moderation),
                     ),

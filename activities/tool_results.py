@@ -61,7 +61,9 @@ class ToolResults:
         allowed = await self.allowed(call)
         if isinstance(allowed, ToolOutput):
             return allowed
-        return await self.record(call, allowed, await run(allowed.arguments), began)
+        answer = await run(allowed.arguments)
+        await self._keep_unscreened(call, allowed, answer)
+        return await self.record(call, allowed, answer, began)
 
     async def allowed(self, call: ToolInput) -> Allowed | ToolOutput:
         """Return how a call is to be made; or what came of it, if it is not to be made now."""
@@ -73,6 +75,10 @@ class ToolResults:
         )
         if earlier is not None:
             return _output(*earlier)
+        # Or the tool has answered, and nobody could say yet whether that may be read.
+        made = await self._unscreened(call)
+        if made is not None:
+            return await self.record(call, *made, began)
         allowed = Allowed(call.tool_call.arguments)
         if not call.approval:
             return allowed
@@ -114,6 +120,36 @@ class ToolResults:
             )
         output = await self.keep(call, allowed, answer, began)
         return output.model_copy(update={"screened": screened})
+
+    async def _keep_unscreened(self, call: ToolInput, allowed: Allowed, answer: Answer) -> None:
+        """Seal what a tool answered: what it did is not done again because a rule takes long."""
+        if call.safety is None:
+            return
+        organisation = call.tenant.organisation_id
+        policy = await self._deps.screening.policy(organisation, call.safety.version)
+        if policy.at("tool_result"):
+            await self._deps.held.keep(
+                organisation,
+                call.task_id,
+                _unscreened(call),
+                {
+                    "text": answer.text,
+                    "ok": answer.ok,
+                    "arguments": allowed.arguments,
+                    "note": allowed.note,
+                },
+            )
+
+    async def _unscreened(self, call: ToolInput) -> tuple[Allowed, Answer] | None:
+        """Return what an attempt before this one has sealed."""
+        if call.safety is None or activity.info().attempt == 1:
+            return None
+        organisation = call.tenant.organisation_id
+        found = await self._deps.held.find(organisation, call.task_id, _unscreened(call))
+        if found is None:
+            return None
+        kept = await self._deps.held.read(organisation, call.task_id, found)
+        return Allowed(kept["arguments"], kept["note"]), Answer(kept["text"], ok=kept["ok"])
 
     async def keep(
         self, call: ToolInput, allowed: Allowed, answer: Answer, began: datetime
@@ -183,6 +219,10 @@ class ToolResults:
             "text/plain; charset=utf-8",
         )
         return f"{text[:limit]}\n[cut here: {len(text):,} characters in all, kept as blob {kept}]"
+
+
+def _unscreened(call: ToolInput) -> str:
+    return f"unscreened {call.call_id}"
 
 
 def _output(text: str, ok: bool) -> ToolOutput:

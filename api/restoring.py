@@ -45,11 +45,14 @@ def scope_for(caller: Principal, team_id: UUID, stored: Mapping[str, Any]) -> UU
 
     Args:
         caller: Who reads.
-        team_id: Whose it is: keys of other teams read tokens.
+        team_id: Whose it is: keys of other teams read tokens. Turns of a session share what was
+            taken out of it, so they are all its team's.
         stored: The request on file.
     """
     safety = safety_of(stored)
-    return safety.scope if safety is not None and caller.team_id == team_id else None
+    return (
+        safety.scope if safety is not None and caller.team_id == (safety.team or team_id) else None
+    )
 
 
 def holds_token(value: Any) -> bool:

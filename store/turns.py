@@ -24,6 +24,7 @@ class Head:
     """The oldest message of a session whose turn is not over.
 
     Attributes:
+        session_team: whose session it is.
         principal: who sent it and pays; with the scopes the key has now.
         key_stands: False when the key was disabled or has expired since.
         task_id: its task, which runs; None: it is to be filed.
@@ -33,6 +34,7 @@ class Head:
 
     number: int
     content: str
+    session_team: UUID
     principal: Principal
     key_stands: bool
     resolved: dict[str, Any]
@@ -60,7 +62,7 @@ async def head(db: Database, organisation_id: UUID, session_id: UUID) -> Head | 
     rows = await db.run(
         organisation_id,
         "select m.number, m.content, m.team_id, m.key_id, m.task_id, m.digest, m.chars, t.input,"
-        " s.resolved, s.first_max_tokens, k.scopes,"
+        " s.resolved, s.first_max_tokens, s.team_id as session_team, k.scopes,"
         " k.enabled and coalesce(k.expires_at > now(), true) as key_stands"
         " from session_messages m"
         " join sessions s on s.organisation_id = m.organisation_id"

@@ -37,10 +37,11 @@ def filed_as(
     *,
     version: int,
     scope: UUID,
+    team: UUID | None = None,
     asks: str | None = None,
     judges: bool = False,
 ) -> FiledRequest:
     """Return a request as it is filed that was screened by a policy."""
-    safety = Safety(version=version, scope=scope, asks=asks, judges=judges)
+    safety = Safety(version=version, scope=scope, team=team, asks=asks, judges=judges)
     said = {name: getattr(request, name) for name in type(request).model_fields}
     return FiledRequest.model_construct(**{**said, "safety": safety})

@@ -12,7 +12,7 @@ from api.openapi import answers
 from api.parts import Parts
 from api.problems import not_found
 from api.restoring import holds_token, redactions_for, restored, scope_for
-from store import blobs, tasks
+from store import approvals, blobs, tasks
 from store.held_texts import CONTENT_TYPE
 from store.identity import Principal
 
@@ -45,13 +45,17 @@ async def read_blob(
         str, Path(pattern=r"^[0-9a-f]{64}$", description="`blob` of one of the task's tool calls.")
     ],
 ) -> Response:
-    """Read bytes that one of your tasks points to, for as long as they are kept."""
+    """Read bytes that one of your tasks points to, for as long as they are kept.
+
+    An answer that a person is asked about is for keys of the task's team, unless it was refused.
+    """
     found = await blobs.of_task(parts.database, caller.organisation_id, task_id, sha256)
     if found is None:
         raise not_found("blob of this task")
     data, content_type = found
     if content_type == CONTENT_TYPE:
-        # What a person is asked about: they must be able to read it.
+        if not await _may_open(parts, caller, task_id, sha256):
+            raise not_found("blob of this task")
         held = parts.held.opened(caller.organisation_id, task_id, data)
         data, content_type = str(held["text"]).encode("utf-8", "replace"), TEXT
     if content_type == TEXT and holds_token(text := data.decode("utf-8", "replace")):
@@ -66,6 +70,16 @@ async def read_blob(
             "Content-Disposition": f'attachment; filename="{sha256}"',
         },
     )
+
+
+async def _may_open(parts: Parts, caller: Principal, task_id: UUID, sha256: str) -> bool:
+    """Tell whether a caller may read what is sealed: it is asked about, and was not refused."""
+    organisation = caller.organisation_id
+    asked = await approvals.about_answer(parts.database, organisation, task_id, sha256)
+    if asked is None or asked.decision == "refuse":
+        return False
+    task = await tasks.get_task(parts.database, organisation, task_id)
+    return task is not None and task.team_id == caller.team_id
 
 
 async def _restored(parts: Parts, caller: Principal, task_id: UUID, text: str) -> str:

@@ -20,6 +20,7 @@ from api.authentication import Caller, parts_of
 from api.openapi import answers
 from api.parts import Parts
 from api.problems import not_found
+from api.restoring import scope_for
 from api.stream_waiting import next_items
 from api.task_views import StreamEvent
 from observability.metrics import sse_reader
@@ -119,7 +120,7 @@ async def stream_events(
     if place.unknown is not None:
         yield _gap(place.unknown)
     with sse_reader():
-        restores = task.team_id == caller.team_id
+        restores = scope_for(caller, task.team_id, task.input) is not None
         async with parts.feeds.of(caller.organisation_id, task.task_id, restores=restores) as feed:
             while (items := await next_items(parts, feed, after)) is not None:
                 for item in items:

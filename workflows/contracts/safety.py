@@ -25,6 +25,10 @@ class Safety(Wire):
         description="Whose redactions it shares: those of the task its caller submitted, or of "
         "its session."
     )
+    team: UUID | None = Field(
+        default=None,
+        description="Whose keys may read the originals: its session's; none: the task's own.",
+    )
     asks: str | None = Field(
         default=None, description="The rule that wants a person asked before the task may begin."
     )

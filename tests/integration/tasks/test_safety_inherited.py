@@ -18,6 +18,7 @@ from tests.integration.tasks.policies import (
     decisions,
     left_in_clear,
 )
+from tests.integration.tasks.test_safety_judged import other_team
 from tests.integration.tasks.test_sub_agents import agent
 
 MODEL = "scripted"
@@ -85,6 +86,16 @@ async def test_what_is_said_to_a_task_and_in_a_session_is_screened(
     assert kept["content"].startswith("I am <EMAIL_ADDRESS_")
     own = await caller.task(two["task_id"])
     assert own["answer"] == f"{ada}; {bob}."
+    # What was taken out of it is its team's: whoever of another team speaks in it reads tokens.
+    other, carl = other_team(caller, stack), address()
+    content = f"I am {carl}. " + say(f"Hello {carl}.", turn=3)
+    await other.request("POST", path, json={"content": content})
+    three = (await turns(caller, session, 3))[2]
+    assert (three["content"], three["answer"]) == (content, f"Hello {carl}.")
+    assert (await caller.task(three["task_id"]))["answer"] == f"Hello {carl}."
+    theirs = await other.task(three["task_id"])
+    assert theirs["answer"].startswith("Hello <EMAIL_ADDRESS_")
+    await other.http.aclose()
     # The session's own system prompt is its owner's setting: kept as it was written.
     assert set(left_in_clear(books, bob)) <= {"sessions"}
     assert left_in_clear(books, ada) == []

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from store.provision import create_key, create_team
 from tests.chaos.victims import kill, pids_of
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
-from tests.integration.tasks.caller import Caller, say, words
+from tests.integration.tasks.caller import Caller, Refused, say, words
 from tests.integration.tasks.histories import assert_replays
 from tests.integration.tasks.policies import PEOPLE, SetPolicy, address, decisions, left_in_clear
 from tests.integration.tasks.test_approvals import decide, waiting
 
 MODEL = "scripted"
 BIRD = {"id": "bird", "kind": "deny_list", "words": ["Bluebird"], "on": ["output"]}
+
+
+def other_team(caller: Caller, stack: RunningStack) -> Caller:
+    """Return a caller of another team of the same organisation."""
+    team = create_team(stack.admin_url, caller.organisation_id, "others")
+    key = create_key(stack.admin_url, caller.organisation_id, team, "other")
+    return Caller(caller.base_url, key.token, caller.organisation_id, key.key_id)
+
+
+async def nothing_there(caller: Caller, path: str) -> None:
+    """Require that there is nothing for a caller to read."""
+    with pytest.raises(Refused) as told:
+        await caller.request("GET", path)
+    assert told.value.status == 404
 
 
 def verdict(flagged: bool) -> str:
@@ -36,6 +53,9 @@ async def test_an_answer_waits_for_a_person_whatever_dies_meanwhile(
         asked = await waiting(caller, told_id)
         assert (asked["tool"], asked["arguments"]["rule"]) == ("answer", "bird")
         assert watcher.text() == ""
+        # It is paid for; nothing more is held while people take their time.
+        books.assert_nothing_held(caller.organisation_id)
+        assert len(books.ledger(told_id)) == 2
         # Who decides can read it; who reads the database finds it in the question only.
         path = f"/v1/tasks/{told_id}/blobs/{asked['arguments']['answer']}"
         assert (await caller.request("GET", path)).text == said
@@ -48,13 +68,19 @@ async def test_an_answer_waits_for_a_person_whatever_dies_meanwhile(
     # What a person allowed is no answer to the next one's question.
     refused_id = await caller.submit(question, model=MODEL, sampling=sampling)
     asked = await waiting(caller, refused_id)
+    books.assert_nothing_held(caller.organisation_id)
     await decide(caller, refused_id, asked["call_id"], decision="refuse")
     refused = await caller.ended(refused_id)
     assert (refused["status"], refused["error"]["code"]) == ("failed", "OVL-3008")
+    await nothing_there(caller, f"/v1/tasks/{refused_id}/blobs/{asked['arguments']['answer']}")
     assert (await caller.steps(refused_id))[0]["text"] == ""
     assert float(refused["cost_usd"]) > 0
     await books.assert_attempts_equal(books.ledger(told_id, refused_id))
     books.assert_nothing_held(caller.organisation_id)
+    assert (await caller.request("GET", path)).text == said
+    other = other_team(caller, stack)
+    await nothing_there(other, path)
+    await other.http.aclose()
     await assert_replays(stack, [f"task-{told_id}", f"task-{refused_id}"])
 
 

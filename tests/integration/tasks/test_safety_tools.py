@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+
+from temporalio.client import Client
 
 from tests.integration.running import RunningStack
 from tests.integration.tasks.books import Books
@@ -15,8 +18,10 @@ from tests.integration.tasks.policies import (
     decisions,
     left_in_clear,
 )
+from tests.integration.tasks.services import DOCUMENT, HttpService
 from tests.integration.tasks.test_approvals import decide, waiting
 from tests.integration.tasks.test_context import _ready
+from tests.integration.tasks.test_tools import begin, register
 
 MODEL = "scripted"
 CALCULATE = choose({"tool": "calculator", "expression": "6*7"})
@@ -35,8 +40,8 @@ def sums(action: str, place: str = "tool_result") -> dict[str, Any]:
     }
 
 
-async def calculated(caller: Caller, answer: str = "Done.") -> str:
-    return await caller.submit(CALCULATE + say(answer), model=MODEL, tools=TOOLS, cache="off")
+async def calculated(caller: Caller, answer: str = "Done.", cache: str = "off") -> str:
+    return await caller.submit(CALCULATE + say(answer), model=MODEL, tools=TOOLS, cache=cache)
 
 
 async def test_an_answer_of_a_tool_is_redacted_withheld_or_waits_for_a_person(
@@ -77,11 +82,14 @@ async def test_an_answer_of_a_tool_is_redacted_withheld_or_waits_for_a_person(
 
     # What the model wants of a tool is output: it can be blocked, and a person asked about it.
     await policy(sums("require_approval", "output"))
-    wanted_id = await calculated(caller)
-    asked = await waiting(caller, wanted_id)
-    assert (asked["tool"], asked["arguments"]) == ("calculator", {"expression": "6*7"})
-    await decide(caller, wanted_id, asked["call_id"], decision="approve")
-    assert (await caller.ended(wanted_id))["status"] == "succeeded"
+    # Each time: what a person allowed is no answer to the next one's question.
+    wanted_ids = []
+    for _ in range(2):
+        wanted_ids.append(wanted_id := await calculated(caller, cache="auto"))
+        asked = await waiting(caller, wanted_id)
+        assert (asked["tool"], asked["arguments"]) == ("calculator", {"expression": "6*7"})
+        await decide(caller, wanted_id, asked["call_id"], decision="approve")
+        assert (await caller.ended(wanted_id))["status"] == "succeeded"
     await policy(sums("block", "output"))
     stopped = await caller.ended(await calculated(caller))
     assert (stopped["status"], stopped["error"]["code"]) == ("failed", "OVL-3008")
@@ -89,7 +97,7 @@ async def test_an_answer_of_a_tool_is_redacted_withheld_or_waits_for_a_person(
     assert float(stopped["cost_usd"]) > 0
     assert books.rows("select 1 from tool_calls where task_id = %s", stopped["id"]) == []
     books.assert_nothing_held(caller.organisation_id)
-    ids = (redacted["id"], blocked["id"], approved_id, refused_id, wanted_id, stopped["id"])
+    ids = (redacted["id"], blocked["id"], approved_id, refused_id, *wanted_ids, stopped["id"])
     await assert_replays(stack, [f"task-{task_id}" for task_id in ids])
 
 
@@ -115,3 +123,27 @@ async def test_what_is_retrieved_is_redacted_or_left_out(
     assert sorted(found[3]) == ["bird", "people"]
     # The prompt has a token; only the document itself has the address.
     assert set(left_in_clear(books, ada)) <= {"documents", "chunks"}
+
+
+async def test_a_tool_is_not_called_again_because_its_answer_cannot_be_judged(
+    caller: Caller, stack: RunningStack, policy: SetPolicy, outside_ports: tuple[int, int]
+) -> None:
+    judged = {"id": "judged", "kind": "moderation", "model": "nobody", "on": ["tool_result"]}
+    await policy(judged | {"action": "block"})
+    client = await Client.connect(stack.settings.temporal_address)
+    with HttpService(outside_ports[0]) as service:
+        await register(
+            caller, name="svc", kind="openapi", document=DOCUMENT, base_url=service.url,
+            operations=["order"],
+        )  # fmt: skip
+        order = {"body": {"item": "x", "count": 1}}
+        task_id = await begin(caller, "svc.order", order, max_attempts=1)
+        handle = client.get_workflow_handle(f"task-{task_id}")
+        while True:
+            pending = (await handle.describe()).raw_description.pending_activities
+            if any(each.attempt > 2 for each in pending):
+                break
+            await asyncio.sleep(0.05)
+        await caller.request("POST", f"/v1/tasks/{task_id}/cancel")
+        assert (await caller.ended(task_id))["status"] == "cancelled"
+        assert len(service.seen("/orders")) == 1

@@ -91,9 +91,7 @@ async def _said(
         version, kept = (held.version if held else 0), content
         if version:
             safety = Safety(version=version, scope=session_id)
-            kept = await screen_message(
-                parts, caller, safety, session_id, content, may_wait=True
-            )
+            kept = await screen_message(parts, caller, safety, session_id, content, may_wait=True)
         try:
             return await sessions.say(
                 parts.database,

@@ -67,7 +67,11 @@ async def streamed(client: openai.AsyncOpenAI, **asked: Any) -> tuple[str, str |
 
 
 async def test_what_is_taken_out_comes_back_for_its_caller_and_is_nowhere_else(
-    stack: RunningStack, upstream: Served, caller: Caller, sdk: openai.AsyncOpenAI
+    stack: RunningStack,
+    upstream: Served,
+    caller: Caller,
+    sdk: openai.AsyncOpenAI,
+    books: Books,
 ) -> None:
     ada, eve, bob = canary(), canary(), canary()
     control = f"control{uuid4().hex}"
@@ -158,16 +162,30 @@ async def test_what_is_taken_out_comes_back_for_its_caller_and_is_nowhere_else(
     (call,) = called.choices[0].message.tool_calls or ()
     assert json.loads(call.function.arguments) == {"to": ada}  # type: ignore[union-attr]
 
-    # An upstream is not told, and vectors are made of what is left.
-    elsewhere = await sdk.chat.completions.create(**{**asks(say(f"Hi {bob}")), "model": "mock"})
+    # An upstream is not told, whatever it stands in, and vectors are made of what is left.
+    told: Any = json.loads(json.dumps(weather))
+    told["function"]["description"] = f"writes to {eve}"
+    elsewhere = await sdk.chat.completions.create(
+        model="mock",
+        messages=[{"role": "user", "name": ada, "content": say(f"Hi {bob}")}],
+        tools=[told],
+        tool_choice="none",
+    )
     assert elsewhere.choices[0].message.content == f"Hi {bob}"
-    assert "<EMAIL_ADDRESS_1>" in json.dumps(upstream.stats.last_body)
+    last = json.dumps(upstream.stats.last_body)
+    assert all(f"<EMAIL_ADDRESS_{number}>" in last for number in (1, 2, 3))
+    assert "@example.com" not in last
     embedded = await post(
         caller, "embeddings", {"model": "all-minilm-l6-v2", "input": [f"to {ada}", "plain"]}
     )
     assert (embedded.status_code, embedded.headers["x-overline-safety"]) == (200, "redact")
 
     await assert_nowhere(stack, ada, eve, bob, control=control)
+    digests = books.rows(
+        "select idempotency_key, request_digest as said from tasks where organisation_id = %s",
+        caller.organisation_id,
+    )
+    assert {bool(row["said"]) == (row["idempotency_key"] is not None) for row in digests} == {True}
     db = await Database.open(stack.admin_url)
     try:
         assert await audit.verify(db, caller.organisation_id) is None
@@ -220,6 +238,15 @@ async def test_an_answer_is_cut_off_and_paid_for_as_far_as_it_was_made(
     assert answer.json()["choices"][0]["message"]["content"] == "The [DENIED] flies."
     refused = await post(caller, "chat/completions", asks("hi", logprobs=True))
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logprobs")
+
+    # JSON by what it says, and not by how it is written.
+    bound: Any = {"type": "json_object"}
+    written = json.dumps('{"bird": "Blue\\u0062ird", "n": 1}')
+    answer = await post(
+        caller, "chat/completions", asks(f"[[call text={written}]]", response_format=bound)
+    )
+    said = answer.json()["choices"][0]["message"]["content"]
+    assert json.loads(said) == {"bird": "[DENIED]", "n": 1}
 
     # A dry run finds everything and changes nothing.
     await hold(caller, {**MAIL, "action": "block"}, blue("block"), mode="dry_run")
@@ -321,7 +348,12 @@ async def test_a_model_judges_by_calls_of_its_own(
     assert judged[0]["tags"] == {"project": "p", "purpose": "moderation"}
     assert judged[0]["billed_usd"] > 0
 
-    # An answer: nothing of it before it was judged.
+    # An answer: nothing of it before it was judged, by a call that uses the slot of the one it is.
+    limited = await caller.http.post(
+        "/v1/limits",
+        json={"scope": "key", "scope_id": str(caller.key_id), "concurrent_calls": 1},
+    )
+    assert limited.status_code == 200, limited.text
     await hold(caller, {**judge, "on": ["output"]})
     for verdict, said, reason in ((FINE, "fine " + FINE, "stop"), (FLAGGED, "", "content_filter")):
         answer = await streamed(sdk, **asks(say("fine " + verdict)))

@@ -152,7 +152,7 @@ async def was_filed_with(
     """Whether a task was filed with a digest that is not made with a key, as they once were."""
     rows = await db.run(
         organisation_id,
-        "select from tasks where organisation_id = %s and task_id = %s and request_digest = %s",
+        "select 1 from tasks where organisation_id = %s and task_id = %s and request_digest = %s",
         (organisation_id, task_id, request_digest),
     )
     return bool(rows)

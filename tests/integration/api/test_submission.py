@@ -22,6 +22,7 @@ from store import tasks
 from store.database import Database
 from tests.integration.api.conftest import MODEL, Tenant, make_tenant, serving
 from workflows.contracts import TaskInput
+from workflows.sealing import Sealer
 
 HELLO = {"input": "[[say text='hello']] canary-4711"}
 
@@ -59,7 +60,7 @@ async def test_a_task_is_accepted_and_its_workflow_started(
 
 
 async def test_an_idempotency_key_gives_the_first_task_again(
-    api: httpx2.AsyncClient, tenant: Tenant
+    api: httpx2.AsyncClient, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = tenant.headers | {"Idempotency-Key": "once"}
     answers = await asyncio.gather(
@@ -78,6 +79,16 @@ async def test_an_idempotency_key_gives_the_first_task_again(
     assert same.json()["replayed"]
     other = await api.post("/v1/tasks", json={"input": "other"}, headers=headers)
     assert (other.status_code, other.json()["code"]) == (409, "OVL-1005")
+
+    # So is the first one of a version that filed the digest of a request without a key.
+    headers = tenant.headers | {"Idempotency-Key": "before"}
+    with monkeypatch.context() as before:
+        before.setattr(Sealer, "keyed", lambda self, digest: digest)
+        first = await api.post("/v1/tasks", json=HELLO, headers=headers)
+    again = await api.post("/v1/tasks", json=HELLO, headers=headers)
+    assert again.json() == {**first.json(), "replayed": True}
+    other = await api.post("/v1/tasks", json={"input": "other"}, headers=headers)
+    assert other.status_code == 409
 
 
 BAD: list[tuple[Any, int, str | None]] = [

@@ -153,6 +153,7 @@ def test_ingest_waits_and_leaves_unchanged_files_alone(stack: RunningStack, tmp_
     assert (second["ingested"], second["unchanged"]) == (1, 1)
 
 
+@pytest.mark.timeout(300)
 def test_replay_says_replays_or_where_it_diverges(stack: RunningStack, tmp_path: Path) -> None:
     task = _submit(stack, _ask("to be replayed"), "--no-cache")["id"]
     saved = tmp_path / "history.json"

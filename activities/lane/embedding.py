@@ -112,9 +112,12 @@ class Embedder:
         """
         try:
             vectors, used = await self._vectors(tokens)
-        except (EngineError, asyncio.CancelledError) as error:
-            code = error.code if isinstance(error, EngineError) else "cancelled"
-            failed = isinstance(error, EngineError)
+        except (Exception, asyncio.CancelledError) as error:
+            # Whatever broke: while this process lives nobody else would close it.
+            failed = isinstance(error, Exception)
+            code = "internal" if failed else "cancelled"
+            if isinstance(error, EngineError):
+                code = error.code
             ending = self._ending(
                 known,
                 AttemptUsage(0, 0, 0, "engine"),

@@ -19,7 +19,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 # They wait for processes that die and come back more than they compute: four shares side by side,
 # each with stacks of its own, take a third of the time on two cores.
-CALLS := tests/chaos tests/integration/openai_surface
+CALLS := tests/chaos tests/integration/openai_surface tests/integration/stack
 TASKS := tests/integration/tasks
 LAST := $(wildcard $(TASKS)/test_[m-z]*.py)
 

@@ -20,7 +20,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.dependencies import Dependencies
-from deploy.versioning import deployment_config
+from deploy.versioning import build_id, deployment_config
 from settings import Settings
 from store.errors import DatabaseUnavailable
 from workflows.queueing import model_queue
@@ -129,6 +129,7 @@ class ModelWorkers:
             max_concurrent_activity_task_polls=min(slots, MOST_POLLS),
             max_heartbeat_throttle_interval=self._heartbeat_throttle,
             graceful_shutdown_timeout=self._grace,
+            build_id=build_id(settings),
             deployment_config=deployment_config(settings),
         )
 

@@ -7,6 +7,7 @@ version it began on (pinned), and new ones begin on the version that was made cu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import WorkerDeploymentConfig
@@ -17,7 +18,16 @@ from workflows.registry import WORKFLOWS
 from workflows.session import Session
 from workflows.versioned import UpgradingIngestDocument, UpgradingSession
 
-__all__ = ["deployment_config", "workflows_of"]
+__all__ = ["build_id", "deployment_config", "workflows_of"]
+
+
+def build_id(settings: Settings) -> str | None:
+    """Return what a worker calls its code while versioning is off; None when it is on.
+
+    Named, because the library's default reads the code of every module that is loaded, which takes
+    longer than all else that a worker does before it is ready.
+    """
+    return None if settings.worker_deployment else settings.build_id or version("overline")
 
 
 def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:

@@ -45,7 +45,7 @@ from activities.tools import Tools
 from activities.webhooks import Webhooks
 from api.openai.lines import LineSurface
 from deploy.model_workers import ModelWorkers
-from deploy.versioning import deployment_config, workflows_of
+from deploy.versioning import build_id, deployment_config, workflows_of
 from observability.logs import setup_logging
 from observability.metrics import start_metrics_server
 from observability.temporal import install_runtime
@@ -145,6 +145,7 @@ def build_worker(client: Client, deps: Dependencies, batches: Batches) -> Worker
         # A killed worker's workflows wait this long (default ten seconds) for it to come back.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
         graceful_shutdown_timeout=GRACE,
+        build_id=build_id(settings),
         deployment_config=deployment_config(settings),
     )
 

@@ -31,6 +31,7 @@ from workflows.registry import PASSED_THROUGH, WORKFLOWS
 __all__ = ["Replay", "replay_history"]
 
 _ENCRYPTED = base64.b64encode(ENCODING).decode()
+_BUILD = "replayed"
 _REFERENCE = base64.b64encode(REFERENCE_TYPE).decode()
 _NAMED_EVENT = re.compile(r"HistoryEvent\(id: (\d+)")
 _TYPE = re.compile(r'r#type: "((?:[^"\\]|\\.)*)"')
@@ -136,6 +137,8 @@ def _replayer(
         interceptors=[StopAtStart()] if stop_at_start else [],
         debug_mode=stop_at_start,
         runtime=_quiet_runtime(),
+        # Named, because the default reads the code of every module that is loaded: for seconds.
+        build_id=_BUILD,
     )
 
 

@@ -54,11 +54,10 @@ def test_every_answer_is_described(
         max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )
     def every_case(case: Any) -> None:
-        case.call_and_validate(
-            base_url=url,
-            headers={"Authorization": f"Bearer {poor_key}"},
-            checks=_CHECKS if operation.body else _CHECKS_OF_READS,
-        )
+        answer = case.call(base_url=url, headers={"Authorization": f"Bearer {poor_key}"})
+        # What is too large is refused before anything else of it is looked at.
+        judged = operation.body and answer.status_code != 413
+        case.validate_response(answer, checks=_CHECKS if judged else _CHECKS_OF_READS)
 
     every_case()
 

@@ -310,6 +310,10 @@ async def test_a_token_of_the_wrong_form_asks_no_database(
     assert (await db.run_untenanted("select 1 as one"))[0]["one"] == 1
 
 
+#: What a header may hold; DEL, as any control character, is no HTTP at all.
+_IN_HEADERS = [code for code in range(32, 256) if code != 127]
+
+
 async def test_nothing_but_a_key_is_an_identity(api: httpx2.AsyncClient, db: Database) -> None:
     chance = random.Random(4711)
     asked = 0
@@ -324,7 +328,7 @@ async def test_nothing_but_a_key_is_an_identity(api: httpx2.AsyncClient, db: Dat
         *(
             (
                 "Authorization",
-                "".join(map(chr, chance.choices(range(32, 256), k=chance.randrange(90)))),
+                "".join(map(chr, chance.choices(_IN_HEADERS, k=chance.randrange(90)))).strip(),
             )
             for _ in range(100)
         ),

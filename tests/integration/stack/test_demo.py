@@ -10,7 +10,7 @@ import pytest
 from tests.integration.running import RunningStack
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_the_demo_holds(stack: RunningStack) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "deploy.demo"],
@@ -18,7 +18,7 @@ def test_the_demo_holds(stack: RunningStack) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=450,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("✓") == 8

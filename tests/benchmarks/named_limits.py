@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from decimal import Decimal
 from uuid import uuid4
 
@@ -36,9 +37,10 @@ _HOPS = frozenset({"host", "content-length", "transfer-encoding", "connection", 
 class Door:
     """Knows which key a name stands for."""
 
-    def __init__(self, url: str, admin_url: str) -> None:
+    def __init__(self, urls: Sequence[str], admin_url: str) -> None:
         self._admin_url = admin_url
-        self._http = httpx2.AsyncClient(base_url=url, timeout=60)
+        self._urls = itertools.cycle(urls)
+        self._http = httpx2.AsyncClient(base_url=urls[0], timeout=60)
         self._keys: dict[str, str] = {}
         self._making = asyncio.Lock()
 
@@ -51,7 +53,7 @@ class Door:
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _HOPS}
         asked = self._http.build_request(
             request.method,
-            request.url.path,
+            next(self._urls) + request.url.path,
             content=await request.body(),
             headers=headers | {"authorization": f"Bearer {self._keys[name]}"},
         )
@@ -89,12 +91,13 @@ def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=9200)
+    parser.add_argument("--also", nargs="*", default=[], help="More API processes, asked in turn.")
     options = parser.parse_args()
     home = Home(load_settings().home)
     state = read_state(home)
     password = Secrets.load(home).postgres
     admin = f"postgresql://postgres:{password}@127.0.0.1:{state.ports['postgres']}/overline"
-    door = Door(state.urls["api"], admin)
+    door = Door([state.urls["api"], *options.also], admin)
     route = Route("/{path:path}", door.pass_on, methods=["GET", "POST"])
     uvicorn.run(Starlette(routes=[route]), host="127.0.0.1", port=options.port)
 

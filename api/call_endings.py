@@ -6,7 +6,7 @@ from uuid import UUID
 
 from api.orchestrator import Orchestrator
 from api.parts import Parts
-from store import calls
+from store import call_owners
 
 __all__ = ["end_call"]
 
@@ -22,7 +22,7 @@ async def end_call(parts: Parts, organisation_id: UUID, task_id: UUID) -> bool:
     """
     if parts.lane is not None and parts.lane.cancel(task_id):
         return True
-    who = await calls.wish_end(parts.database, organisation_id, task_id)
+    who = await call_owners.wish_end(parts.database, organisation_id, task_id)
     if who == "workflow":
         await Orchestrator(parts.temporal, parts.settings).cancel_task(task_id)
     return who is not None

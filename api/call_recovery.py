@@ -7,7 +7,7 @@ import logging
 
 from api.orchestrator import Orchestrator
 from api.parts import Parts
-from store import calls
+from store import call_owners
 from store.errors import StoreError
 from workflows.contracts import Tenant
 from workflows.contracts.call import CallInput
@@ -30,7 +30,7 @@ async def sweep_orphans(parts: Parts) -> None:
         if parts.lane is None or not parts.lane.steady:
             continue
         try:
-            orphans = await calls.orphaned_calls(parts.database)
+            orphans = await call_owners.orphaned_calls(parts.database)
         except StoreError:
             continue
         for orphan in orphans:
@@ -49,7 +49,7 @@ async def sweep_orphans(parts: Parts) -> None:
                 )
 
 
-async def _hand_over(parts: Parts, orphan: calls.OrphanedCall) -> None:
+async def _hand_over(parts: Parts, orphan: call_owners.OrphanedCall) -> None:
     tenant = Tenant(
         organisation_id=orphan.organisation_id, team_id=orphan.team_id, key_id=orphan.key_id
     )
@@ -61,6 +61,6 @@ async def _hand_over(parts: Parts, orphan: calls.OrphanedCall) -> None:
         tenant=tenant,
         headline="a call whose process died",
     )
-    await calls.hand_over(parts.database, orphan.organisation_id, orphan.task_id, run_id)
-    if await calls.end_is_wished(parts.database, orphan.organisation_id, orphan.task_id):
+    await call_owners.hand_over(parts.database, orphan.organisation_id, orphan.task_id, run_id)
+    if await call_owners.end_is_wished(parts.database, orphan.organisation_id, orphan.task_id):
         await orchestrator.cancel_task(orphan.task_id)

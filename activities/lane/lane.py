@@ -25,7 +25,7 @@ from inference.answers import Answer
 from observability.metrics import record_cache, record_refusal, record_task
 from observability.spans import current_trace_id
 from safety.policy import Rule
-from store import calls, tasks
+from store import call_owners, calls, tasks
 from store.errors import DatabaseUnavailable, KeyRestricted
 from store.identity import Origin
 from store.refusals import Refusal
@@ -435,7 +435,7 @@ class FastLane:
     async def _end_as_wished(self) -> None:
         """End what was asked to end, if this process was not told when it was asked."""
         if self.live:
-            for task_id in await calls.calls_to_end(self.deps.db, self.lease.process_id):
+            for task_id in await call_owners.calls_to_end(self.deps.db, self.lease.process_id):
                 self.cancel(task_id)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from uuid import UUID, uuid4
 
-from store import calls
+from store import call_owners, calls
 from store.database import Database
 from store.errors import StoreError
 
@@ -53,7 +53,7 @@ class Lease:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
         with contextlib.suppress(StoreError):
-            await calls.forget_process(self._db, self.process_id)
+            await call_owners.forget_process(self._db, self.process_id)
 
     async def held(self) -> None:
         """See to it that it has been said once, before anything is filed under it."""
@@ -69,7 +69,7 @@ class Lease:
         self._given_up.add((organisation_id, task_id))
 
     async def _say(self) -> None:
-        await calls.renew_process(self._db, self.process_id, LEASE_S)
+        await call_owners.renew_process(self._db, self.process_id, LEASE_S)
         self._held_once = True
 
     async def _renew(self) -> None:
@@ -93,5 +93,5 @@ class Lease:
             if self._doubtful[doubt] == 0:
                 del self._doubtful[doubt]
         for given_up in list(self._given_up):
-            await calls.disown(self._db, *given_up)
+            await call_owners.disown(self._db, *given_up)
             self._given_up.discard(given_up)

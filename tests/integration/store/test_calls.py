@@ -14,7 +14,7 @@ import pytest
 from psycopg.rows import dict_row
 from uuid_utils.compat import uuid7
 
-from store import audit, calls, keys
+from store import audit, call_owners, calls, keys
 from store.database import Database
 from store.errors import Fenced
 from store.identity import token_digest
@@ -275,21 +275,21 @@ async def test_calls_of_a_dead_process_are_found_and_handed_over(
     db: Database, tenant: Tenant
 ) -> None:
     dead, alive = uuid7(), uuid7()
-    await calls.renew_process(db, alive, 60)
-    await calls.renew_process(db, dead, -1)
+    await call_owners.renew_process(db, alive, 60)
+    await call_owners.renew_process(db, dead, -1)
     lost = await opened(db, tenant, process_id=dead)
     await opened(db, tenant, process_id=alive)
-    found = {call.task_id for call in await calls.orphaned_calls(db, limit=1000)}
+    found = {call.task_id for call in await call_owners.orphaned_calls(db, limit=1000)}
     assert lost.task_id in found
     own = [
         call
-        for call in await calls.orphaned_calls(db, limit=1000)
+        for call in await call_owners.orphaned_calls(db, limit=1000)
         if call.organisation_id == tenant.organisation_id
     ]
     assert [call.task_id for call in own] == [lost.task_id]
-    await calls.hand_over(db, tenant.organisation_id, lost.task_id, "run")
-    assert lost.task_id not in {c.task_id for c in await calls.orphaned_calls(db, limit=1000)}
-    await calls.forget_process(db, alive)
+    await call_owners.hand_over(db, tenant.organisation_id, lost.task_id, "run")
+    assert lost.task_id not in {c.task_id for c in await call_owners.orphaned_calls(db, limit=1000)}
+    await call_owners.forget_process(db, alive)
     known = await calls.read_call(db, tenant.organisation_id, lost.task_id)
     assert known is not None
     assert known.status == "running"

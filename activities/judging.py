@@ -6,7 +6,9 @@ Such a call is made and metered like any other of the task's key, with its user 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
@@ -16,23 +18,44 @@ from safety.policy import Place, Policy, Rule
 from store.database import Database
 from store.identity import Origin
 
-__all__ = ["Judge", "Judging"]
+__all__ = ["Ask", "Judge", "Judging", "Payer", "moderated"]
+
+#: Has a model judge texts for a moderation rule: for each, whether it objects.
+Ask = Callable[[Rule, Sequence[str]], Awaitable[list[bool]]]
+
+
+async def moderated(verdict: Verdict, place: Place, policy: Policy, ask: Ask) -> Verdict:
+    """Return a verdict with what models say, where rules want them asked.
+
+    Raises:
+        DetectorFailed: One could not be asked, and the policy says not to go on.
+    """
+    while verdict.moderation:
+        rule = verdict.moderation[0]
+        try:
+            verdict = verdict.moderated(rule, place, await ask(rule, verdict.texts))
+        except DetectorFailed:
+            if policy.mode == "enforce" and policy.on_failure == "block":
+                raise
+            verdict = verdict.moderated(rule, place, (), failed=True)
+    return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Payer:
+    """Who pays for a judgement: the key of a task, with the task's user and tags."""
+
+    key_id: UUID
+    key_digest: bytes
+    user: str | None
+    tags: Mapping[str, str]
+    origin: Origin
 
 
 class Judge(Protocol):
     """Has a model judge texts."""
 
-    async def judge(
-        self,
-        rule: Rule,
-        texts: Sequence[str],
-        *,
-        key_id: UUID,
-        key_digest: bytes,
-        user: str | None,
-        tags: Mapping[str, str],
-        origin: Origin,
-    ) -> list[bool]:
+    async def judge(self, rule: Rule, texts: Sequence[str], payer: Payer) -> list[bool]:
         """Tell of each text whether the rule's model objects to it.
 
         Raises:
@@ -59,16 +82,8 @@ class Judging:
         Raises:
             DetectorFailed: One could not be asked, and the policy says not to go on.
         """
-        while verdict.moderation:
-            rule = verdict.moderation[0]
-            try:
-                flagged = await self._asked(organisation_id, task_id, rule, verdict.texts)
-                verdict = verdict.moderated(rule, place, flagged)
-            except DetectorFailed:
-                if policy.mode == "enforce" and policy.on_failure == "block":
-                    raise
-                verdict = verdict.moderated(rule, place, (), failed=True)
-        return verdict
+        ask = partial(self._asked, organisation_id, task_id)
+        return await moderated(verdict, place, policy, ask)
 
     async def _asked(
         self, organisation_id: UUID, task_id: UUID, rule: Rule, texts: Sequence[str]
@@ -83,14 +98,13 @@ class Judging:
         )
         if self.judge is None or not rows:
             raise DetectorFailed(rule.id, "nobody can be asked here")
-        payer = rows[0]
-        return await self.judge.judge(
-            rule,
-            texts,
-            key_id=payer["key_id"],
-            key_digest=bytes(payer["secret_hash"]),
-            user=payer["user_id"],
-            tags=payer["tags"],
+        row = rows[0]
+        payer = Payer(
+            key_id=row["key_id"],
+            key_digest=bytes(row["secret_hash"]),
+            user=row["user_id"],
+            tags=row["tags"],
             # The key's restrictions were asked when it filed the task: this is no request of its.
-            origin=Origin(payer["address"], payer["endpoint"]),
+            origin=Origin(row["address"], row["endpoint"]),
         )
+        return await self.judge.judge(rule, texts, payer)

@@ -6,7 +6,6 @@ A text without a token costs nothing more. Every event of a stream has its token
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from uuid import UUID
@@ -14,7 +13,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from api.task_views import StepView, TaskView
-from safety.redactions import Redactions
+from safety.redactions import Redactions, may_hold_token
 from store.identity import Principal
 from store.screening import Screening
 from workflows.contracts import Safety
@@ -30,8 +29,6 @@ __all__ = [
 ]
 
 V = TypeVar("V")
-
-_TOKEN = re.compile(r"<[A-Z][A-Z0-9_]{0,63}_[1-9][0-9]{0,8}>")
 
 
 def safety_of(stored: Mapping[str, Any]) -> Safety | None:
@@ -58,7 +55,7 @@ def scope_for(caller: Principal, team_id: UUID, stored: Mapping[str, Any]) -> UU
 def holds_token(value: Any) -> bool:
     """Tell whether something may hold a token anywhere."""
     if isinstance(value, str):
-        return "<" in value and _TOKEN.search(value) is not None
+        return may_hold_token(value)
     if isinstance(value, Mapping):
         return any(holds_token(each) for each in value.values())
     if isinstance(value, list | tuple):

@@ -10,7 +10,7 @@ import msgspec
 
 from inference.upstream.messages import Delta, ToolPiece
 
-__all__ = ["Answer", "Choice", "MadeCall"]
+__all__ = ["Answer", "Choice", "MadeCall", "add_piece"]
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Answer:
         if delta.reasoning:
             choice.reasonings.append(delta.reasoning)
         for piece in delta.tool_calls:
-            _add_piece(choice.calls, piece)
+            add_piece(choice.calls, piece)
         if delta.finish_reason:
             choice.finish_reason = delta.finish_reason
         if delta.logprobs is not None:
@@ -119,7 +119,8 @@ class Answer:
             yield Delta(choice=number, finish_reason=choice.finish_reason or "stop")
 
 
-def _add_piece(calls: list[MadeCall], piece: ToolPiece) -> None:
+def add_piece(calls: list[MadeCall], piece: ToolPiece) -> None:
+    """Add a piece of a tool call to the calls it belongs to."""
     # An index far beyond what there is would be a mistake of the engine's, not thousands of calls.
     index = min(piece.index, len(calls))
     if index == len(calls):

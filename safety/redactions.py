@@ -12,11 +12,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["Redactions", "Restorer", "mark"]
+__all__ = ["Redactions", "Restorer", "mark", "may_hold_token"]
 
 # Bounded, so that a piece that may begin a token is short and a search takes linear time.
 _TOKEN = re.compile(r"<[A-Z][A-Z0-9_]{0,63}_[1-9][0-9]{0,8}>")
 _BEGINNING = re.compile(r"<[A-Z0-9_]{0,73}\Z")
+
+
+def may_hold_token(text: str) -> bool:
+    """Tell whether something in a text has a token's form."""
+    return "<" in text and _TOKEN.search(text) is not None
 
 
 def mark(label: str) -> str:

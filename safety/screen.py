@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from safety.deciding import Decided, decide
+from safety.detectors import warm
 from safety.findings import Finding, Verdict, gravest
 from safety.json_screen import JsonScreen
 from safety.json_text import leaves_of, with_leaves
@@ -32,6 +33,19 @@ class Screen:
     def applies(self, place: Place) -> bool:
         """Whether any rule says something about texts from there."""
         return any(place in rule.on for rule in self.policy.rules)
+
+    def check_all(self, texts: Mapping[Place, Sequence[str]]) -> dict[Place, Verdict]:
+        """Judge all that belongs together, by where it comes from; loads what the rules need.
+
+        Raises:
+            DetectorFailed: A rule could not be applied, and the policy says not to go on.
+        """
+        warm(self.policy)
+        for given in texts.values():
+            # Before the first token is given out, whichever text it is for.
+            for text in given:
+                self.redactions.reserve(text)
+        return {place: self.check(given, place) for place, given in texts.items()}
 
     def check(self, texts: Sequence[str], place: Place) -> Verdict:
         """Judge texts; what is redacted on the way in gets tokens, what is on the way out marks.

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from safety.detectors import warm
 from safety.findings import GRAVITY, Outcome, Verdict
 from safety.policy import Place, Policy
 from safety.redactions import Redactions
@@ -138,7 +137,7 @@ class Screening:
         policy = (held.policy if held else None) or _NOTHING
         redactions = Redactions.of((task.inherited or Redactions()).document())
         screen = Screen(policy, redactions)
-        verdicts = await asyncio.to_thread(_all_judged, screen, task.texts)
+        verdicts = await asyncio.to_thread(screen.check_all, task.texts)
         filed: list[Decision] = []
         decisive: tuple[Outcome, str | None] = ("allow", None)
         for place, verdict in verdicts.items():
@@ -209,13 +208,4 @@ class Screening:
 
 async def judged(screen: Screen, place: Place, texts: Sequence[str]) -> Verdict:
     """Judge texts off the event loop: long ones take a while, and a rule's first use seconds."""
-    return (await asyncio.to_thread(_all_judged, screen, {place: texts}))[place]
-
-
-def _all_judged(screen: Screen, texts: Mapping[Place, Sequence[str]]) -> dict[Place, Verdict]:
-    warm(screen.policy)
-    for given in texts.values():
-        # Before the first token is given out, whichever text it is for.
-        for text in given:
-            screen.redactions.reserve(text)
-    return {place: screen.check(given, place) for place, given in texts.items()}
+    return (await asyncio.to_thread(screen.check_all, {place: texts}))[place]

@@ -9,28 +9,26 @@ of a tool call: in its escapes nothing could be found, and it must stay JSON.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from inference.answers import Answer, Choice, MadeCall
+from activities.judging import Ask
+from inference.answers import Answer, Choice, MadeCall, add_piece
 from inference.upstream.messages import Delta, ToolPiece
 from safety.errors import DetectorFailed
 from safety.findings import Finding, gravest
 from safety.json_text import with_leaves
-from safety.policy import Policy, Rule
+from safety.policy import Policy
 from safety.redactions import Redactions, Restorer
 from safety.screen import JsonScreen, OutputScreen, Screen
 from store.decisions import Decision
 
-__all__ = ["FILTERED", "Ask", "Gate", "gate_of"]
+__all__ = ["FILTERED", "Gate", "gate_of"]
 
 #: How an answer ends that the policy has cut off.
 FILTERED = "content_filter"
 _CHANNELS = ("text", "reasoning", "refusal")
-
-#: Has a model judge texts for a moderation rule: for each, whether it objects.
-Ask = Callable[[Rule, Sequence[str]], Awaitable[list[bool]]]
 
 
 @dataclass
@@ -233,7 +231,7 @@ class Gate:
             if piece := getattr(delta, name):
                 yield from self._released(delta.choice, choice, name, piece)
         for piece in delta.tool_calls:
-            _add(choice.calls, piece)
+            add_piece(choice.calls, piece)
         if delta.logprobs is not None:
             yield Delta(choice=delta.choice, logprobs=delta.logprobs)
         if delta.finish_reason:
@@ -331,16 +329,6 @@ def _words(number: int, channel: str, text: str) -> Delta:
             return Delta(choice=number, refusal=text)
         case _:
             return Delta(choice=number, text=text)
-
-
-def _add(calls: list[MadeCall], piece: ToolPiece) -> None:
-    index = min(piece.index, len(calls))
-    if index == len(calls):
-        calls.append(MadeCall())
-    call = calls[index]
-    call.id = call.id or piece.id or ""
-    call.name += piece.name or ""
-    call.arguments += piece.arguments
 
 
 def _said(choice: Choice) -> str:

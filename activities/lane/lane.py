@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from activities.dependencies import Dependencies
+from activities.judging import Payer
 from activities.lane.asking import prompt_of
 from activities.lane.embedding import EmbeddedCall, Embedder, embedder_of
 from activities.lane.kept import KeptCall, kept
@@ -265,32 +266,22 @@ class FastLane:
             within=within,
         )
 
-    async def judge(
-        self,
-        rule: Rule,
-        texts: Sequence[str],
-        *,
-        key_id: UUID,
-        key_digest: bytes,
-        user: str | None,
-        tags: Mapping[str, str],
-        origin: Origin,
-    ) -> list[bool]:
+    async def judge(self, rule: Rule, texts: Sequence[str], payer: Payer) -> list[bool]:
         """Have a model judge texts of a task; see `activities.judging`.
 
         Raises:
             DetectorFailed: It could not be asked.
         """
         await self.lease.held()
-        held = self.deps.screening.policies.of_key(key_id)
+        held = self.deps.screening.policies.of_key(payer.key_id)
         about = CallSpec(
             endpoint="chat",
             model="",
-            user=user,
-            tags=dict(tags),
+            user=payer.user,
+            tags=dict(payer.tags),
             policy=held.version if held else 0,
         )
-        who = Who(key_id, key_digest, origin)
+        who = Who(payer.key_id, payer.key_digest, payer.origin)
         return await self._policing.asks(who, about, ends=True)(rule, texts)
 
     async def _opened(

@@ -15,8 +15,10 @@ from uuid import UUID
 from opentelemetry.trace import Span, SpanKind
 
 from activities.dependencies import Dependencies
+from activities.generated import attempt_usage
+from activities.judging import Ask
 from activities.lane.asking import Prompt, prompt_of
-from activities.lane.gate import FILTERED, Ask
+from activities.lane.gate import FILTERED
 from activities.lane.journal import LaneJournal
 from activities.lane.options import Option
 from activities.lane.runs import Ended, Piece, Run, TritonRun, UpstreamRun
@@ -37,7 +39,7 @@ from store import calls
 from store.errors import DatabaseUnavailable
 from store.journal import AttemptUsage
 from workflows.contracts.call import CallSpec
-from workflows.errors import EngineDown
+from workflows.errors import EngineDown, OverlineError
 
 __all__ = ["LiveCall", "staged", "usage_document", "usage_of"]
 
@@ -330,17 +332,7 @@ class LiveCall:
         self._end_span(FILTERED)
         if self._gate.failed is not None:
             told = unavailable(self._gate.failed)
-            await self._close(
-                "failed",
-                used,
-                error_code="safety_unavailable",
-                error={
-                    "code": told.code,
-                    "message": told.message,
-                    "step": 1,
-                    "layer": "generation.generate",
-                },
-            )
+            await self._fail("safety_unavailable", used, told)
             raise told
         self.used = _told(used)
         await self._close("succeeded", used, finish_reason=FILTERED)
@@ -352,14 +344,7 @@ class LiveCall:
         status = error.told.status if error.told else None
         if error.code in _NOT_BEGUN or (status is not None and not error.sent):
             return AttemptUsage(0, 0, 0, "upstream")
-        told = error.usage
-        return AttemptUsage(
-            told.prompt_tokens,
-            told.cached_tokens,
-            told.completion_tokens,
-            told.source,
-            told.reasoning_tokens,
-        )
+        return attempt_usage(error.usage)
 
     async def _succeed(self, end: Ended) -> None:
         self.used = _told(end.usage)
@@ -375,12 +360,13 @@ class LiveCall:
             cache_key=self.cache_key,
         )
 
-    async def _fail(self, code: str, used: AttemptUsage) -> None:
+    async def _fail(self, code: str, used: AttemptUsage, told: OverlineError | None = None) -> None:
         if used.source == "journal":
             used = await self._run.used()
+        told = told or EngineDown(f"the model's engine did not answer ({code})")
         error = {
-            "code": EngineDown.code,
-            "message": f"the model's engine did not answer ({code})",
+            "code": told.code,
+            "message": told.message,
             "step": 1,
             "layer": "generation.generate",
         }

@@ -13,7 +13,7 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from activities.dependencies import Dependencies
-from activities.lane.gate import Ask
+from activities.judging import Ask
 from activities.lane.kept import KeptCall
 from activities.lane.live import NOT_SCREENED, LiveCall
 from activities.lane.moderation import flagged, question

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from activities.lane.gate import Ask, Gate, gate_of
+from activities.judging import Ask, moderated
+from activities.lane.gate import Gate, gate_of
 from activities.lane.texts import is_json
 from inference.answers import Answer
-from safety.detectors import warm
 from safety.errors import DetectorFailed
 from safety.findings import GRAVITY, Outcome, Verdict
 from safety.policy import Place, Policy
@@ -116,9 +116,9 @@ async def screened(
     decisions: list[Decision] = []
     gravest: Outcome = "allow"
     try:
-        verdicts = await asyncio.to_thread(_judged, screen, texts)
+        verdicts = await asyncio.to_thread(screen.check_all, texts)
         for place, verdict in verdicts.items():
-            verdict = await _moderated(verdict, place, policy, ask)
+            verdict = await moderated(verdict, place, policy, ask)
             made[place] = verdict.texts
             if not verdict.findings:
                 continue
@@ -165,28 +165,6 @@ def refuse_unscreenable(spec: CallSpec, policy: Policy) -> None:
             param="logprobs",
             code="unsupported_parameter",
         )
-
-
-def _judged(screen: Screen, texts: Mapping[Place, Sequence[str]]) -> dict[Place, Verdict]:
-    # The first use of a policy loads what its rules need.
-    warm(screen.policy)
-    for given in texts.values():
-        # Before the first token is given out, whichever text it is for.
-        for text in given:
-            screen.redactions.reserve(text)
-    return {place: screen.check(given, place) for place, given in texts.items()}
-
-
-async def _moderated(verdict: Verdict, place: Place, policy: Policy, ask: Ask) -> Verdict:
-    while verdict.moderation:
-        rule = verdict.moderation[0]
-        try:
-            verdict = verdict.moderated(rule, place, await ask(rule, verdict.texts))
-        except DetectorFailed:
-            if policy.mode == "enforce" and policy.on_failure == "block":
-                raise
-            verdict = verdict.moderated(rule, place, (), failed=True)
-    return verdict
 
 
 def _stopped(verdict: Verdict, decision: Decision) -> StoppedByPolicy:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from activities.judging import Judging
+from activities.judging import Judging, Payer
 from safety.findings import Verdict
 from safety.policy import Policy, Rule
 from store import approvals
@@ -158,18 +158,8 @@ class Asked:
     def __init__(self) -> None:
         self.origins: list[Origin] = []
 
-    async def judge(
-        self,
-        rule: Rule,
-        texts: Sequence[str],
-        *,
-        key_id: UUID,
-        key_digest: bytes,
-        user: str | None,
-        tags: Mapping[str, str],
-        origin: Origin,
-    ) -> list[bool]:
-        self.origins.append(origin)
+    async def judge(self, rule: Rule, texts: Sequence[str], payer: Payer) -> list[bool]:
+        self.origins.append(payer.origin)
         return [False for _ in texts]
 
 

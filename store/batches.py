@@ -158,14 +158,17 @@ async def file_batch(
     """
     organisation_id = principal.organisation_id
     async with db.transaction(organisation_id) as connection:
-        if idempotency_key is not None:
-            first = await connection.execute(
+
+        async def first() -> Filed | None:
+            found = await connection.execute(
                 "select batch_id, request_digest <> %s as conflict from batches"
                 " where organisation_id = %s and key_id = %s and idempotency_key = %s",
                 (request_digest, organisation_id, principal.key_id, idempotency_key),
             )
-            if first:
-                return Filed(first[0]["batch_id"], created=False, conflict=first[0]["conflict"])
+            return Filed(**found[0], created=False) if found else None
+
+        if idempotency_key is not None and (earlier := await first()) is not None:
+            return earlier
         found = await connection.execute(
             "select file_id from files where organisation_id = %s and file_id = %s"
             " and team_id = %s and purpose = 'batch' and state = 'ready' and expires_at > now()"
@@ -200,12 +203,9 @@ async def file_batch(
         if made:
             return Filed(batch_id, created=True, conflict=False)
         # Asked twice at the same moment.
-        first = await connection.execute(
-            "select batch_id, request_digest <> %s as conflict from batches"
-            " where organisation_id = %s and key_id = %s and idempotency_key = %s",
-            (request_digest, organisation_id, principal.key_id, idempotency_key),
-        )
-        return Filed(first[0]["batch_id"], created=False, conflict=first[0]["conflict"])
+        earlier = await first()
+        assert earlier is not None
+        return earlier
 
 
 # While it goes on its lines are counted; what it wrote is nobody's before its end.

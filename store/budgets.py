@@ -78,11 +78,13 @@ class BudgetShare:
     held_usd: Decimal
 
 
-_LIST = """
+# A budget without a rule: for ever, and hard.
+_PLAIN = """
 select g.budget_id, null::uuid as rule_id, g.scope, g.scope_id::text as subject,
        'total' as period, 'UTC' as time_zone, 'total' as "window", true as hard, g.cap_usd,
        g.spent_usd, g.held_usd, g.overage_usd, g.warned_at, null as webhook_url
-  from budgets g
+  from budgets g"""
+_LIST = f"""{_PLAIN}
  where g.organisation_id = %(organisation)s and g.window_key = '' and g.scope <> 'task'
 union all
 select g.budget_id, r.rule_id, r.scope,
@@ -150,10 +152,7 @@ async def task_budget(db: Database, organisation_id: UUID, budget_id: UUID) -> B
     """The budget of a single task, by its own id."""
     rows = await db.run(
         organisation_id,
-        "select g.budget_id, null::uuid as rule_id, g.scope, g.scope_id::text as subject,"
-        " 'total' as period, 'UTC' as time_zone, 'total' as \"window\", true as hard, g.cap_usd,"
-        " g.spent_usd, g.held_usd, g.overage_usd, g.warned_at, null as webhook_url"
-        " from budgets g where g.organisation_id = %s and g.budget_id = %s and g.scope = 'task'",
+        f"{_PLAIN} where g.organisation_id = %s and g.budget_id = %s and g.scope = 'task'",
         (organisation_id, budget_id),
     )
     return Budget(**rows[0]) if rows else None

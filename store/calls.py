@@ -1,4 +1,4 @@
-"""Calls without a workflow: opened and closed in one statement each (0023, opening in 0024).
+"""Calls without a workflow: opened and closed in one statement each (0023, opening in 0025).
 
 What screening says of a call is filed by the same statements (0026).
 """

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
-from store.database import Database, Row
+from store.database import Database
 from store.errors import Fenced
 
 __all__ = [
@@ -142,7 +142,7 @@ async def finish_file(
     )
     if not rows:
         raise Fenced("the file is not written any more")
-    return _file(rows[0])
+    return StoredFile(**rows[0])
 
 
 async def discard_file(db: Database, organisation_id: UUID, file_id: UUID) -> None:
@@ -168,7 +168,7 @@ async def get_file(db: Database, organisation_id: UUID, file_id: UUID) -> Stored
         " and state = 'ready' and expires_at > now()",
         (organisation_id, file_id),
     )
-    return _file(rows[0]) if rows else None
+    return StoredFile(**rows[0]) if rows else None
 
 
 async def list_files(
@@ -190,7 +190,7 @@ async def list_files(
         f" order by file_id {order} limit %(limit)s",
         {"org": organisation_id, "purpose": purpose, "after": after, "limit": limit + 1},
     )
-    return FilePage([_file(row) for row in rows[:limit]], len(rows) > limit)
+    return FilePage([StoredFile(**row) for row in rows[:limit]], len(rows) > limit)
 
 
 async def delete_file(db: Database, organisation_id: UUID, file_id: UUID) -> bool | None:
@@ -240,7 +240,3 @@ async def remove_files(db: Database, *, limit: int, dry: bool = False) -> tuple[
     """Removes files past their time; returns how many, and their bytes."""
     rows = await db.run_untenanted("select * from remove_files(%s, %s)", (limit, dry))
     return int(rows[0]["files"]), int(rows[0]["bytes"])
-
-
-def _file(row: Row) -> StoredFile:
-    return StoredFile(**row)

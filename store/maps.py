@@ -11,7 +11,7 @@ from uuid import UUID
 from store.database import Database
 from store.identity import Principal
 from store.refusals import Refusal, refusal_from_row
-from store.screened_tasks import TaskScreening
+from store.screened_tasks import TaskScreening, filed
 from store.tasks import Submitted
 from store.text import jsonb
 
@@ -85,8 +85,8 @@ async def submit_map(
 
     The other arguments, and what is raised, are those of `store.tasks.submit_task`.
     """
+    organisation = principal.organisation_id
     values = (
-        principal.organisation_id,
         principal.team_id,
         principal.key_id,
         task_id,
@@ -100,15 +100,8 @@ async def submit_map(
         max_cost_usd,
         jsonb(list(items)),
     )
-    arguments = ", ".join(["%s"] * len(values))
-    rows, *_ = await db.run_many(
-        principal.organisation_id,
-        [
-            (f"select * from submit_map({arguments})", values),
-            *([screening.statement(principal.organisation_id, task_id)] if screening else []),
-        ],
-    )
-    row = rows[0]
+    beside = [] if screening is None else [screening.statement(organisation, task_id)]
+    row = await filed(db, organisation, "submit_map", values, *beside)
     refusal = refusal_from_row(row, worst_case_usd)
     return refusal or Submitted(row["task_id"], row["created"], row["conflict"])
 

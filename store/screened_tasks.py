@@ -1,4 +1,4 @@
-"""What screening has to say about a task, filed by the transaction that files the task."""
+"""Tasks filed, and with them what screening has to say about them: in one transaction."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from store.database import Database, Params, Row
 from store.decisions import Decision, documents
 from store.redactions import Sealed
 
-__all__ = ["TaskScreening"]
+__all__ = ["TaskScreening", "filed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +39,23 @@ class TaskScreening:
                 sealed.key_id if sealed else None,
             ),
         )
+
+
+async def filed(
+    db: Database,
+    organisation_id: UUID,
+    function: str,
+    values: Sequence[Any],
+    *beside: tuple[str, Params],
+) -> Row:
+    """Files a task in one round trip, with the statements that are filed with it; returns its row.
+
+    Args:
+        function: the SQL function that files it; its first parameter is the organisation.
+        values: its other arguments.
+    """
+    arguments = ", ".join(["%s"] * len(values))
+    if not beside:
+        return (await db.call(organisation_id, function, arguments, values))[0]
+    first = (f"select * from {function}(%s, {arguments})", (organisation_id, *values))
+    return (await db.run_many(organisation_id, [first, *beside]))[0][0]

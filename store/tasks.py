@@ -14,7 +14,7 @@ from uuid import UUID
 from store.database import Database
 from store.identity import Principal
 from store.refusals import Refusal, refusal_from_row
-from store.screened_tasks import TaskScreening
+from store.screened_tasks import TaskScreening, filed
 from store.step_calls import ChosenCall
 from store.task_reads import (
     CallRecord,
@@ -130,18 +130,8 @@ async def submit_task(
         max_cost_usd,
     )
     organisation = principal.organisation_id
-    arguments = ", ".join(["%s"] * len(values))
-    if screening is None:
-        rows = await db.call(organisation, "submit_task", arguments, values)
-    else:
-        rows, _ = await db.run_many(
-            organisation,
-            [
-                (f"select * from submit_task(%s, {arguments})", (organisation, *values)),
-                screening.statement(organisation, task_id),
-            ],
-        )
-    row = rows[0]
+    beside = [] if screening is None else [screening.statement(organisation, task_id)]
+    row = await filed(db, organisation, "submit_task", values, *beside)
     refusal = refusal_from_row(row, worst_case_usd)
     return refusal or Submitted(row["task_id"], row["created"], row["conflict"])
 

@@ -8,11 +8,11 @@ from typing import Any
 from uuid import UUID
 
 from store.conversations import TURNS
-from store.database import Database
+from store.database import Database, Params
 from store.errors import NotFound
 from store.identity import Principal
 from store.refusals import Refusal, refusal_from_row
-from store.screened_tasks import TaskScreening
+from store.screened_tasks import TaskScreening, filed
 from store.tasks import Submitted
 from store.text import jsonb, storable_or_none
 
@@ -178,25 +178,17 @@ async def file_turn(
         digest,
         chars,
     )
-    arguments = ", ".join(["%s"] * len(values))
-    if screening is None:
-        rows = await db.call(organisation, "file_turn", arguments, values)
-    else:
-        rows, *_ = await db.run_many(
-            organisation,
-            [
-                (f"select * from file_turn(%s, {arguments})", (organisation, *values)),
-                screening.statement(organisation, task_id),
-                (
-                    (
-                        "update session_messages set content = coalesce(%s, content)"
-                        " where organisation_id = %s and session_id = %s and number = %s"
-                    ),
-                    (storable_or_none(content), organisation, session_id, number),
-                ),
-            ],
+    beside: list[tuple[str, Params]] = []
+    if screening is not None:
+        kept = (
+            "update session_messages set content = coalesce(%s, content)"
+            " where organisation_id = %s and session_id = %s and number = %s"
         )
-    row = rows[0]
+        beside = [
+            screening.statement(organisation, task_id),
+            (kept, (storable_or_none(content), organisation, session_id, number)),
+        ]
+    row = await filed(db, organisation, "file_turn", values, *beside)
     refusal = refusal_from_row(row, worst_case_usd)
     return refusal or Submitted(row["task_id"], row["created"], row["conflict"])
 

@@ -29,12 +29,10 @@ class Screened:
     Attributes:
         request: With the policy it was screened by, if one holds.
         filed: What is filed with it.
-        version: Of the policy; 0: there is none.
     """
 
     request: TaskRequest
     filed: TaskScreening | None = None
-    version: int = 0
 
 
 async def screened_task(
@@ -44,24 +42,23 @@ async def screened_task(
 
     Raises:
         ContentBlocked: A rule blocks it; that is on file.
+        PolicyChanged: Another policy holds than the one whose rule blocks it.
     """
     organisation = payer.organisation_id
     texts: dict[Place, Sequence[str]] = {"input": texts_of(request)}
     new = NewTask(organisation, payer.team_id, task_id, texts, payer.key_prefix)
-    while True:
-        made = await deps.screening.of_new(new)
-        if made is None:
-            return Screened(request)
-        if made.outcome != "block":
-            break
-        # Nothing is refused by a policy that holds no more.
-        if not await deps.screening.look(organisation, payer.team_id, made.version):
-            await deps.screening.note(organisation, made.filed.decisions)
-            raise ContentBlocked(f"rule {made.rule!r} blocks what is asked", rule=made.rule)
+    made = await deps.screening.of_new(new)
+    if made is None:
+        return Screened(request)
+    if made.outcome == "block":
+        await deps.screening.refused(
+            organisation, payer.team_id, made.version, made.filed.decisions
+        )
+        raise ContentBlocked(f"rule {made.rule!r} blocks what is asked", rule=made.rule)
     asks = made.rule if made.outcome == "require_approval" else None
     said = with_texts(request, made.texts["input"])
     filed = filed_as(said, version=made.version, scope=task_id, asks=asks, judges=made.judges)
-    return Screened(filed, made.filed, made.version)
+    return Screened(filed, made.filed)
 
 
 def first_call_usd(catalogue: Catalogue, request: TaskRequest) -> Decimal:

@@ -13,7 +13,6 @@ from activities.failures import typed_failures
 from activities.filing import screened_task
 from observability.metrics import record_refusal, record_task
 from store import schedules, tasks
-from store.errors import PolicyChanged
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from store.refusals import Refusal
 from workflows.contracts import FiledRequest, TaskRequest, Tenant
@@ -80,35 +79,34 @@ class Schedules:
         """
         task_id = uuid7()
         digest = self._deps.sealer.keyed(digest_of_request(request.model_dump(mode="json")))
-        while True:
+
+        async def file() -> tuple[tasks.Submitted | Refusal, TaskRequest]:
             screened = await screened_task(self._deps, due.principal, task_id, request)
-            try:
-                verdict = await tasks.submit_task(
-                    self._deps.db,
-                    due.principal,
-                    task_id=task_id,
-                    # A caller's key holds no blank, so it is never one of these.
-                    idempotency_key=f"schedule {fire.schedule_id} {fire.fire}",
-                    request_digest=digest,
-                    input=screened.request.model_dump(mode="json"),
-                    user=request.user,
-                    tags=dict(request.tags),
-                    route=request.route,
-                    worst_case_usd=first_call,
-                    max_cost_usd=request.limits.max_cost_usd
-                    or self._deps.settings.default_max_cost_usd,
-                    screening=screened.filed,
-                )
-            except PolicyChanged:
-                await self._deps.screening.look(
-                    fire.organisation_id, due.principal.team_id, screened.version
-                )
-                continue
-            if isinstance(verdict, Refusal) or verdict.created:
-                return verdict, screened.request
-            # Filed by an attempt before: what is on file counts, its redactions too.
-            row = await tasks.get_task(self._deps.db, fire.organisation_id, verdict.task_id)
-            return verdict, FiledRequest.model_validate(row.input) if row else request
+            verdict = await tasks.submit_task(
+                self._deps.db,
+                due.principal,
+                task_id=task_id,
+                # A caller's key holds no blank, so it is never one of these.
+                idempotency_key=f"schedule {fire.schedule_id} {fire.fire}",
+                request_digest=digest,
+                input=screened.request.model_dump(mode="json"),
+                user=request.user,
+                tags=dict(request.tags),
+                route=request.route,
+                worst_case_usd=first_call,
+                max_cost_usd=request.limits.max_cost_usd
+                or self._deps.settings.default_max_cost_usd,
+                screening=screened.filed,
+            )
+            return verdict, screened.request
+
+        team = due.principal.team_id
+        verdict, filed = await self._deps.screening.filed(fire.organisation_id, team, file)
+        if isinstance(verdict, Refusal) or verdict.created:
+            return verdict, filed
+        # Filed by an attempt before: what is on file counts, its redactions too.
+        row = await tasks.get_task(self._deps.db, fire.organisation_id, verdict.task_id)
+        return verdict, FiledRequest.model_validate(row.input) if row else request
 
     @activity.defn(name="schedules.started")
     @typed_failures

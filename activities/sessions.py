@@ -14,7 +14,7 @@ from activities.failures import typed_failures
 from activities.filing import Screened
 from observability.metrics import record_refusal, record_task
 from store import sessions, turns
-from store.errors import DatabaseUnavailable, PolicyChanged, StoreError
+from store.errors import DatabaseUnavailable, StoreError
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from store.refusals import Refusal
 from store.screened_tasks import TaskScreening
@@ -105,39 +105,34 @@ class Sessions:
             ContentBlocked: A rule of the policy blocks it.
         """
         payer, task_id = head.principal, uuid7()
-        while True:
+        digest = self._deps.sealer.keyed(digest_of_request(request.model_dump(mode="json")))
+
+        async def file() -> tuple[Submitted | Refusal, TaskRequest]:
             screened = await self._screened(session_id, head, task_id, request)
-            stored = screened.request.model_dump(mode="json")
-            try:
-                verdict = await turns.file_turn(
-                    self._deps.db,
-                    payer,
-                    session_id=session_id,
-                    number=head.number,
-                    digest=before[0],
-                    chars=before[1],
-                    task_id=task_id,
-                    # A caller's key holds no blank, so it is never one of these.
-                    idempotency_key=f"session {session_id} {head.number}",
-                    request_digest=self._deps.sealer.keyed(
-                        digest_of_request(request.model_dump(mode="json"))
-                    ),
-                    input=stored,
-                    user=request.user,
-                    tags=dict(request.tags),
-                    route=request.route,
-                    worst_case_usd=first_call,
-                    max_cost_usd=request.limits.max_cost_usd
-                    or self._deps.settings.default_max_cost_usd,
-                    screening=screened.filed,
-                    content=screened.request.input,
-                )
-            except PolicyChanged:
-                await self._deps.screening.look(
-                    payer.organisation_id, payer.team_id, screened.version
-                )
-                continue
+            verdict = await turns.file_turn(
+                self._deps.db,
+                payer,
+                session_id=session_id,
+                number=head.number,
+                digest=before[0],
+                chars=before[1],
+                task_id=task_id,
+                # A caller's key holds no blank, so it is never one of these.
+                idempotency_key=f"session {session_id} {head.number}",
+                request_digest=digest,
+                input=screened.request.model_dump(mode="json"),
+                user=request.user,
+                tags=dict(request.tags),
+                route=request.route,
+                worst_case_usd=first_call,
+                max_cost_usd=request.limits.max_cost_usd
+                or self._deps.settings.default_max_cost_usd,
+                screening=screened.filed,
+                content=screened.request.input,
+            )
             return verdict, screened.request
+
+        return await self._deps.screening.filed(payer.organisation_id, payer.team_id, file)
 
     async def _screened(
         self, session_id: UUID, head: turns.Head, task_id: UUID, request: TaskRequest
@@ -146,46 +141,33 @@ class Sessions:
 
         Raises:
             ContentBlocked: A rule of the policy blocks it; that is on file.
+            PolicyChanged: Another policy holds than the one whose rule blocks it.
         """
-        payer, team = head.principal, head.session_team
-        organisation = payer.organisation_id
-        screening = self._deps.screening
-        while True:
-            held = screening.policies.of_team(organisation, payer.team_id)
-            if held is None or not held.version:
-                return Screened(request)
-            about = About(
-                organisation, task_id, session_id, held.version, 0, actor=payer.key_prefix
-            )
-            verdict = await screening.check(about, "input", texts_of(request))
-            if verdict is None:
-                return Screened(
-                    filed_as(request, version=held.version, scope=session_id, team=team),
-                    TaskScreening(),
-                    held.version,
-                )
-            decision = decision_of(about, "input", verdict)
-            filed = [decision] if decision is not None else []
-            rule = verdict.decisive.rule if verdict.decisive else None
-            if verdict.outcome != "block":
-                asks = rule if verdict.outcome == "require_approval" else None
-                said = with_texts(request, verdict.texts)
-                return Screened(
-                    filed_as(
-                        said,
-                        version=held.version,
-                        scope=session_id,
-                        team=team,
-                        asks=asks,
-                        judges=bool(verdict.moderation),
-                    ),
-                    TaskScreening(filed),
-                    held.version,
-                )
-            # Nothing is refused by a policy that holds no more.
-            if not await screening.look(organisation, payer.team_id, held.version):
-                await screening.note(organisation, filed)
-                raise ContentBlocked(f"rule {rule!r} blocks what was said", rule=rule)
+        payer, screening = head.principal, self._deps.screening
+        organisation, texts = payer.organisation_id, texts_of(request)
+        held = screening.policies.of_team(organisation, payer.team_id)
+        if held is None or not held.version:
+            return Screened(request)
+        about = About(organisation, task_id, session_id, held.version, 0, actor=payer.key_prefix)
+        verdict = await screening.check(about, "input", texts)
+        decision = decision_of(about, "input", verdict) if verdict is not None else None
+        filed = [decision] if decision is not None else []
+        rule = verdict.decisive.rule if verdict is not None and verdict.decisive else None
+        outcome = verdict.outcome if verdict is not None else "allow"
+        if outcome == "block":
+            await screening.refused(organisation, payer.team_id, held.version, filed)
+            raise ContentBlocked(f"rule {rule!r} blocks what was said", rule=rule)
+        return Screened(
+            filed_as(
+                request if verdict is None else with_texts(request, verdict.texts),
+                version=held.version,
+                scope=session_id,
+                team=head.session_team,
+                asks=rule if outcome == "require_approval" else None,
+                judges=verdict is not None and bool(verdict.moderation),
+            ),
+            TaskScreening(filed),
+        )
 
     async def _before(self, session: SessionInput, head: turns.Head) -> tuple[str, int]:
         """Return digest and length of what was said in the session before a message."""

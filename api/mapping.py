@@ -10,10 +10,9 @@ from uuid_utils.compat import uuid7
 from api.map_start import start_map
 from api.parts import Parts
 from api.problems import ProblemError, invalid
-from api.screening import look_again, screen_map
+from api.screening import screen_map
 from api.submission import Accepted, essence_of, on_file, resolve, same_or_conflict
-from store import maps, tasks
-from store.errors import PolicyChanged
+from store import maps, money, tasks
 from store.identity import Principal
 from store.pricing import Unpriced, models_of, worst_case_usd
 from workflows import errors
@@ -135,29 +134,28 @@ async def submit_map(
         "total": len(items),
         "webhook": each.webhook.model_dump(mode="json") if each.webhook else None,
     }
-    while True:
+
+    async def file() -> tuple[tasks.Submitted | money.Refusal, dict[str, Any]]:
         screened = await screen_map(parts, caller, task_id, each, items)
         stored = {**whole, "task": screened.task}
-        try:
-            filed = await maps.submit_map(
-                parts.database,
-                caller,
-                task_id=task_id,
-                idempotency_key=idempotency_key,
-                request_digest=digest.filed,
-                input=stored,
-                user=each.user,
-                tags=dict(each.tags),
-                route=each.route,
-                worst_case_usd=first_call,
-                max_cost_usd=request.whole.max_cost_usd,
-                items=screened.items,
-                screening=screened.filed,
-            )
-        except PolicyChanged:
-            await look_again(parts, caller, screened.version)
-            continue
-        break
+        filed = await maps.submit_map(
+            parts.database,
+            caller,
+            task_id=task_id,
+            idempotency_key=idempotency_key,
+            request_digest=digest.filed,
+            input=stored,
+            user=each.user,
+            tags=dict(each.tags),
+            route=each.route,
+            worst_case_usd=first_call,
+            max_cost_usd=request.whole.max_cost_usd,
+            items=screened.items,
+            screening=screened.filed,
+        )
+        return filed, stored
+
+    filed, stored = await parts.screening.filed(caller.organisation_id, caller.team_id, file)
     verdict = on_file(await same_or_conflict(parts, caller, filed, digest))
     if verdict.created:
         tenant = Tenant(

@@ -23,10 +23,8 @@ from workflows.screening import filed_as, texts_of, with_texts
 __all__ = [
     "Screened",
     "ScreenedMap",
-    "look_again",
     "screen_map",
     "screen_message",
-    "screen_new",
     "screen_task",
 ]
 
@@ -40,14 +38,12 @@ class Screened:
         tool_result: Of a fork: what takes the place of a tool's answer.
         message: Of a fork: what takes the place of what was said to the other task.
         filed: What is filed with it.
-        version: Of the policy that holds, as far as is known; 0: there is none.
     """
 
     request: TaskRequest
     tool_result: str | None = None
     message: str | None = None
     filed: TaskScreening | None = None
-    version: int = 0
 
 
 async def screen_task(
@@ -69,7 +65,7 @@ async def screen_task(
     texts: dict[Place, Sequence[str]] = {"input": asked}
     if tool_result is not None:
         texts["tool_result"] = [tool_result]
-    made = await screen_new(parts, caller, task_id, texts, inherited=inherited)
+    made = await _screen_new(parts, caller, task_id, texts, inherited=inherited)
     if made is None:
         return Screened(request, tool_result, message)
     said = list(made.texts["input"])
@@ -86,7 +82,6 @@ async def screen_task(
         tool_result=made.texts["tool_result"][0] if tool_result is not None else None,
         message=message,
         filed=made.filed,
-        version=made.version,
     )
 
 
@@ -98,13 +93,11 @@ class ScreenedMap:
         task: What all its inputs are asked with.
         items: What is special to each.
         filed: What is filed with it.
-        version: Of the policy that holds, as far as is known; 0: there is none.
     """
 
     task: dict[str, Any]
     items: Sequence[dict[str, Any]]
     filed: TaskScreening | None = None
-    version: int = 0
 
 
 async def screen_map(
@@ -122,7 +115,7 @@ async def screen_map(
     task = each.model_dump(mode="json", exclude={"input", "messages", "webhook"})
     system = [] if each.system is None else [each.system]
     said = [text for item in items for text in _said_in(item)]
-    made = await screen_new(parts, caller, task_id, {"input": [*system, *said]})
+    made = await _screen_new(parts, caller, task_id, {"input": [*system, *said]})
     if made is None:
         return ScreenedMap(task, items)
     texts = iter(made.texts["input"])
@@ -134,9 +127,7 @@ async def screen_map(
         asks=made.rule if made.outcome == "require_approval" else None,
         judges=made.judges,
     ).model_dump(mode="json")
-    return ScreenedMap(
-        task, [_said_as(item, texts) for item in items], filed=made.filed, version=made.version
-    )
+    return ScreenedMap(task, [_said_as(item, texts) for item in items], filed=made.filed)
 
 
 def _said_in(item: Mapping[str, Any]) -> list[str]:
@@ -152,7 +143,7 @@ def _said_as(item: Mapping[str, Any], texts: Iterator[str]) -> dict[str, Any]:
     return {**item, "messages": messages}
 
 
-async def screen_new(
+async def _screen_new(
     parts: Parts,
     caller: Principal,
     task_id: UUID,
@@ -164,27 +155,21 @@ async def screen_new(
 
     Raises:
         ProblemError: A rule blocks it (400), or cannot be applied (503).
+        PolicyChanged: Another policy holds than the one whose rule blocks it.
     """
     new = NewTask(
         caller.organisation_id, caller.team_id, task_id, texts, caller.key_prefix, inherited
     )
-    while True:
-        try:
-            made = await parts.screening.of_new(new)
-        except DetectorFailed as failure:
-            raise unavailable(failure) from failure
-        if made is None or made.outcome != "block":
-            return made
-        # Nothing is refused by a policy that holds no more.
-        if await look_again(parts, caller, made.version):
-            continue
-        await parts.screening.note(caller.organisation_id, made.filed.decisions)
-        raise blocked(made.rule)
-
-
-async def look_again(parts: Parts, caller: Principal, version: int) -> bool:
-    """Look which policy holds now; tells whether that is another one."""
-    return await parts.screening.look(caller.organisation_id, caller.team_id, version)
+    try:
+        made = await parts.screening.of_new(new)
+    except DetectorFailed as failure:
+        raise unavailable(failure) from failure
+    if made is None or made.outcome != "block":
+        return made
+    await parts.screening.refused(
+        caller.organisation_id, caller.team_id, made.version, made.filed.decisions
+    )
+    raise blocked(made.rule)
 
 
 async def screen_message(

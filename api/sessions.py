@@ -20,7 +20,7 @@ from api.problems import ProblemError
 from api.screening import screen_message
 from api.submission import resolve
 from store import sessions
-from store.errors import PolicyChanged, StoreError
+from store.errors import StoreError
 from store.identity import Principal
 from workflows import errors
 from workflows.contracts import Safety, SessionInput, SessionRequest
@@ -86,23 +86,23 @@ async def _said(
 ) -> sessions.Said:
     """Put a message on file as the policy lets it be kept; the turn's task is screened again."""
     organisation = caller.organisation_id
-    while True:
+
+    async def say() -> sessions.Said:
         held = parts.screening.policies.of_team(organisation, caller.team_id)
         version, kept = (held.version if held else 0), content
         if version:
             safety = Safety(version=version, scope=session_id)
             kept = await screen_message(parts, caller, safety, session_id, content, may_wait=True)
-        try:
-            return await sessions.say(
-                parts.database,
-                caller,
-                session_id,
-                content=kept,
-                idempotency_key=idempotency_key,
-                policy=version,
-            )
-        except PolicyChanged:
-            await parts.screening.look(organisation, caller.team_id, version)
+        return await sessions.say(
+            parts.database,
+            caller,
+            session_id,
+            content=kept,
+            idempotency_key=idempotency_key,
+            policy=version,
+        )
+
+    return await parts.screening.filed(organisation, caller.team_id, say)
 
 
 async def close(parts: Parts, caller: Principal, session_id: UUID) -> None:

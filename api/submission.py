@@ -26,12 +26,12 @@ from api.map_start import start_map
 from api.orchestrator import Orchestrator
 from api.parts import Parts
 from api.problems import ProblemError, forbidden, invalid, not_found
-from api.screening import Screened, look_again, screen_task
+from api.screening import Screened, screen_task
 from api.tool_pins import max_choice_tokens, with_definitions
 from observability.metrics import record_refusal, record_task
 from safety.redactions import Redactions
 from store import forks, money, tasks, turns
-from store.errors import PolicyChanged, StoreError
+from store.errors import StoreError
 from store.identity import Principal, restriction
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from workflows import errors
@@ -166,7 +166,8 @@ async def _filed(
     Raises:
         ProblemError: It is refused.
     """
-    while True:
+
+    async def file() -> tuple[tasks.Submitted | money.Refusal, dict[str, Any]]:
         screened = await screen_task(
             parts,
             caller,
@@ -177,12 +178,11 @@ async def _filed(
             message=inherited.message if inherited else None,
         )
         stored = screened.request.model_dump(mode="json")
-        try:
-            verdict = await _file(parts, caller, {**about, "input": stored}, screened, inherited)
-        except PolicyChanged:
-            await look_again(parts, caller, screened.version)
-            continue
-        return on_file(await same_or_conflict(parts, caller, verdict, digest)), stored
+        filed = {**about, "input": stored}
+        return await _file(parts, caller, filed, screened, inherited), stored
+
+    verdict, stored = await parts.screening.filed(caller.organisation_id, caller.team_id, file)
+    return on_file(await same_or_conflict(parts, caller, verdict, digest)), stored
 
 
 async def _file(

@@ -7,8 +7,9 @@ that take something out at the same time, the one that comes second looks again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
 from safety.findings import GRAVITY, Outcome, Verdict
@@ -18,6 +19,7 @@ from safety.screen import Screen
 from store import decisions
 from store.database import Database
 from store.decisions import Decision
+from store.errors import PolicyChanged
 from store.policy_view import PolicyView
 from store.redactions import RedactionShelf
 from store.screened_tasks import TaskScreening
@@ -25,6 +27,8 @@ from store.screened_tasks import TaskScreening
 __all__ = ["About", "NewTask", "ScreenedTask", "Screening", "decision_of"]
 
 _NOTHING = Policy()
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +167,33 @@ class Screening:
             filed=TaskScreening(tuple(filed), sealed),
         )
 
-    async def look(self, organisation_id: UUID, team_id: UUID, version: int) -> bool:
-        """Look which policy holds for a team now; tells whether that is another version."""
-        return (await self.policies.look_at_team(organisation_id, team_id)).version != version
+    async def filed(
+        self, organisation_id: UUID, team_id: UUID, file: Callable[[], Awaitable[T]]
+    ) -> T:
+        """File something by the policy that holds for a team at that moment.
 
-    async def note(self, organisation_id: UUID, filed: Sequence[Decision]) -> None:
-        """File decisions about what was not let in."""
+        Args:
+            organisation_id: Whose team it is.
+            team_id: The team.
+            file: Screens and files it; does so again where another policy holds by then.
+        """
+        while True:
+            try:
+                return await file()
+            except PolicyChanged:
+                await self.policies.look_at_team(organisation_id, team_id)
+
+    async def refused(
+        self, organisation_id: UUID, team_id: UUID, version: int, filed: Sequence[Decision]
+    ) -> None:
+        """File what was decided about what a version of the policy does not let in.
+
+        Raises:
+            PolicyChanged: Another one holds by now: nothing is refused by one that holds no more.
+        """
+        held = await self.policies.look_at_team(organisation_id, team_id)
+        if held.version != version:
+            raise PolicyChanged("another safety policy holds by now")
         await decisions.note(self._db, organisation_id, filed)
 
     async def policy(self, organisation_id: UUID, version: int) -> Policy:

@@ -163,13 +163,7 @@ class Orchestrator:
                     static_summary=headline,
                     static_details=details,
                     priority=priority,
-                    search_attributes=TypedSearchAttributes(
-                        [
-                            SearchAttributePair(SEARCH_ORGANISATION, str(tenant.organisation_id)),
-                            SearchAttributePair(SEARCH_TEAM, str(tenant.team_id)),
-                            SearchAttributePair(SEARCH_STATUS, "running"),
-                        ]
-                    ),
+                    search_attributes=_found_by(tenant.organisation_id, tenant.team_id, "running"),
                     rpc_timeout=_DEADLINE,
                 )
             except WorkflowAlreadyStartedError as exc:
@@ -261,12 +255,7 @@ class Orchestrator:
                 start_signal="message",
                 start_signal_args=[number],
                 static_summary="sees to the turns of a session",
-                search_attributes=TypedSearchAttributes(
-                    [
-                        SearchAttributePair(SEARCH_ORGANISATION, str(session.organisation_id)),
-                        SearchAttributePair(SEARCH_TEAM, str(team_id)),
-                    ]
-                ),
+                search_attributes=_found_by(session.organisation_id, team_id),
                 rpc_timeout=_DEADLINE,
             )
 
@@ -285,14 +274,7 @@ class Orchestrator:
                 result_type=Registered,
                 execution_timeout=_REGISTRATION,
                 static_summary="register tools",
-                search_attributes=TypedSearchAttributes(
-                    [
-                        SearchAttributePair(
-                            SEARCH_ORGANISATION, str(request.tenant.organisation_id)
-                        ),
-                        SearchAttributePair(SEARCH_TEAM, str(request.tenant.team_id)),
-                    ]
-                ),
+                search_attributes=_found_by(request.tenant.organisation_id, request.tenant.team_id),
                 rpc_timeout=_DEADLINE,
             )
         try:
@@ -324,13 +306,7 @@ class Orchestrator:
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                     static_summary=f"a batch, {batch.width} lines at a time",
                     priority=task_turn(tenant, "batch"),
-                    search_attributes=TypedSearchAttributes(
-                        [
-                            SearchAttributePair(SEARCH_ORGANISATION, str(tenant.organisation_id)),
-                            SearchAttributePair(SEARCH_TEAM, str(tenant.team_id)),
-                            SearchAttributePair(SEARCH_STATUS, "running"),
-                        ]
-                    ),
+                    search_attributes=_found_by(tenant.organisation_id, tenant.team_id, "running"),
                     rpc_timeout=_DEADLINE,
                 )
 
@@ -359,9 +335,7 @@ class Orchestrator:
                     id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                     static_summary="tell of a task's end",
-                    search_attributes=TypedSearchAttributes(
-                        [SearchAttributePair(SEARCH_ORGANISATION, str(organisation_id))]
-                    ),
+                    search_attributes=_found_by(organisation_id),
                     rpc_timeout=_DEADLINE,
                 )
             except WorkflowAlreadyStartedError:
@@ -395,17 +369,24 @@ class Orchestrator:
                     id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                     static_summary=headline[:180],
-                    search_attributes=TypedSearchAttributes(
-                        [
-                            SearchAttributePair(
-                                SEARCH_ORGANISATION, str(document.tenant.organisation_id)
-                            ),
-                            SearchAttributePair(SEARCH_TEAM, str(document.tenant.team_id)),
-                        ]
+                    search_attributes=_found_by(
+                        document.tenant.organisation_id, document.tenant.team_id
                     ),
                     rpc_timeout=_DEADLINE,
                 )
         return workflow_id
+
+
+def _found_by(
+    organisation_id: UUID, team_id: UUID | None = None, status: str | None = None
+) -> TypedSearchAttributes:
+    """Return what a workflow is found by in Temporal's lists."""
+    pairs = [SearchAttributePair(SEARCH_ORGANISATION, str(organisation_id))]
+    if team_id is not None:
+        pairs.append(SearchAttributePair(SEARCH_TEAM, str(team_id)))
+    if status is not None:
+        pairs.append(SearchAttributePair(SEARCH_STATUS, status))
+    return TypedSearchAttributes(pairs)
 
 
 def _registration_problem(failed: WorkflowFailureError) -> ProblemError:

@@ -18,7 +18,14 @@ from store.screened_tasks import TaskScreening
 from store.screening import About, NewTask, ScreenedTask
 from workflows import errors
 from workflows.contracts import Safety, TaskRequest
-from workflows.screening import filed_as, texts_of, with_texts
+from workflows.screening import (
+    filed_as,
+    needs_a_person,
+    not_allowed,
+    not_judged,
+    texts_of,
+    with_texts,
+)
 
 __all__ = [
     "Screened",
@@ -214,32 +221,25 @@ async def screen_message(
         raise blocked(rule)
     if verdict.outcome == "require_approval" and not may_wait:
         record_refusal("approval_required", "policy")
-        raise ProblemError(
-            errors.ApprovalRequired,
-            f"The rule {rule!r} of the safety policy asks for a person's approval first; submit "
-            "it as a task, which waits for one.",
-            rule=rule,
-        )
+        raise _problem(needs_a_person(rule))
     return verdict.texts[0]
 
 
 def blocked(rule: str | None) -> ProblemError:
     """Count content that a rule blocks, and return what is told of it."""
     record_refusal("content_blocked", "policy")
-    return ProblemError(
-        errors.ContentBlocked,
-        f"The rule {rule!r} of the safety policy does not allow what was sent.",
-        rule=rule,
-    )
+    return _problem(not_allowed(rule))
 
 
 def unavailable(failure: DetectorFailed) -> ProblemError:
     """Count a rule that cannot be applied, and return what is told of it."""
     record_refusal("safety_unavailable", "policy")
-    return ProblemError(
-        errors.SafetyUnavailable,
-        f"The rule {failure.rule!r} of the safety policy cannot be applied at present; try again.",
-        headers={"Retry-After": "5"},
-        retry_after_s=5,
-        rule=failure.rule,
-    )
+    told = not_judged(failure.rule)
+    return _problem(told, headers={"Retry-After": str(told.facts["retry_after_s"])})
+
+
+def _problem(
+    told: errors.OverlineError, *, headers: Mapping[str, str] | None = None
+) -> ProblemError:
+    facts: dict[str, Any] = dict(told.facts)
+    return ProblemError(type(told), told.message, headers=headers, **facts)

@@ -1,4 +1,4 @@
-"""Which texts of a request a safety policy is about, and the request with other texts. Pure."""
+"""Which texts of a request a safety policy is about, and what is told of what it decides. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,34 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from workflows.contracts import FiledRequest, Safety, TaskRequest
+from workflows.errors import ApprovalRequired, ContentBlocked, SafetyUnavailable
 
-__all__ = ["filed_as", "texts_of", "with_texts"]
+__all__ = ["filed_as", "needs_a_person", "not_allowed", "not_judged", "texts_of", "with_texts"]
+
+
+def not_allowed(rule: str | None) -> ContentBlocked:
+    """Return what is told of content that a rule blocks."""
+    return ContentBlocked(
+        f"The rule {rule!r} of the safety policy does not allow what was sent.", rule=rule
+    )
+
+
+def needs_a_person(rule: str | None) -> ApprovalRequired:
+    """Return what is told where a rule asks for a person, and nobody can wait for one."""
+    return ApprovalRequired(
+        f"The rule {rule!r} of the safety policy asks for a person's approval first; submit "
+        "it as a task, which waits for one.",
+        rule=rule,
+    )
+
+
+def not_judged(rule: str) -> SafetyUnavailable:
+    """Return what is told of a rule that cannot be applied."""
+    return SafetyUnavailable(
+        f"The rule {rule!r} of the safety policy cannot be applied at present; try again.",
+        rule=rule,
+        retry_after_s=5,
+    )
 
 
 def texts_of(request: TaskRequest) -> list[str]:

@@ -22,7 +22,7 @@ from activities.lane.gate import FILTERED
 from activities.lane.journal import LaneJournal
 from activities.lane.options import Option
 from activities.lane.runs import Ended, Piece, Run, TritonRun, UpstreamRun
-from activities.lane.screening import ScreenedCall, unavailable
+from activities.lane.screening import ScreenedCall
 from inference.answers import Answer
 from inference.errors import EngineError, EngineUnavailable
 from inference.upstream.messages import Delta
@@ -40,6 +40,7 @@ from store.errors import DatabaseUnavailable
 from store.journal import AttemptUsage
 from workflows.contracts.call import CallSpec
 from workflows.errors import EngineDown, OverlineError
+from workflows.screening import not_judged
 
 __all__ = ["LiveCall", "staged", "usage_document", "usage_of"]
 
@@ -331,7 +332,7 @@ class LiveCall:
         used = await self._run.used() if end is None else end.usage
         self._end_span(FILTERED)
         if self._gate.failed is not None:
-            told = unavailable(self._gate.failed)
+            told = not_judged(self._gate.failed)
             await self._fail("safety_unavailable", used, told)
             raise told
         self.used = _told(used)

@@ -19,20 +19,14 @@ from safety.redactions import Redactions
 from safety.screen import Screen
 from store.decisions import Decision
 from workflows.contracts.call import CallSpec
-from workflows.errors import (
-    ApprovalRequired,
-    ContentBlocked,
-    InvalidRequest,
-    OverlineError,
-    SafetyUnavailable,
-)
+from workflows.errors import InvalidRequest, OverlineError
+from workflows.screening import needs_a_person, not_allowed, not_judged
 
 __all__ = [
     "ScreenedCall",
     "StoppedByPolicy",
     "refuse_unscreenable",
     "screened",
-    "unavailable",
 ]
 
 
@@ -137,20 +131,11 @@ async def screened(
             if verdict.outcome in ("block", "require_approval"):
                 raise _stopped(verdict, decision)
     except DetectorFailed as failure:
-        raise unavailable(failure.rule) from failure
+        raise not_judged(failure.rule) from failure
     said: str | None = gravest if gravest != "allow" else None
     if decisions and policy.mode == "dry_run":
         said = "dry_run"
     return made, ScreenedCall(version, policy, redactions, tuple(decisions), said)
-
-
-def unavailable(rule: str) -> SafetyUnavailable:
-    """Return what is told of a rule that cannot be applied."""
-    return SafetyUnavailable(
-        f"The rule {rule!r} of the safety policy cannot be applied at present; try again.",
-        rule=rule,
-        retry_after_s=5,
-    )
 
 
 def refuse_unscreenable(spec: CallSpec, policy: Policy) -> None:
@@ -170,14 +155,5 @@ def refuse_unscreenable(spec: CallSpec, policy: Policy) -> None:
 def _stopped(verdict: Verdict, decision: Decision) -> StoppedByPolicy:
     decisive = verdict.decisive
     rule = decisive.rule if decisive else ""
-    if verdict.outcome == "block":
-        told: OverlineError = ContentBlocked(
-            f"The rule {rule!r} of the safety policy does not allow what was sent.", rule=rule
-        )
-    else:
-        told = ApprovalRequired(
-            f"The rule {rule!r} of the safety policy asks for a person's approval first; submit "
-            "it as a task, which waits for one.",
-            rule=rule,
-        )
+    told = not_allowed(rule) if verdict.outcome == "block" else needs_a_person(rule)
     return StoppedByPolicy(rule, decision, told)

@@ -13,6 +13,7 @@ from api.batching import cancel_batch, submit_batch
 from api.json_body import BODY_MODELS, request_body
 from api.openai.batches import BatchRequest, batch_id_of, batch_object, read_batch
 from api.openai.errors import OpenAIError
+from api.openai.pages import page_of
 from api.openapi import answers
 from api.parts import Parts
 from store import batches
@@ -95,16 +96,7 @@ async def list_batches(
     page = await batches.list_batches(
         parts.database, caller.organisation_id, limit=limit, after=beyond
     )
-    documents = [batch_object(batch) for batch in page.batches]
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": documents,
-            "first_id": documents[0]["id"] if documents else None,
-            "last_id": documents[-1]["id"] if documents else None,
-            "has_more": page.more,
-        }
-    )
+    return JSONResponse(page_of([batch_object(batch) for batch in page.batches], more=page.more))
 
 
 @router.get("/v1/batches/{batch_id}", responses=answers(400, 404), summary="Read a batch")

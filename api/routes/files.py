@@ -15,6 +15,7 @@ from api.authentication import Caller, parts_of
 from api.openai.errors import OpenAIError, error_of
 from api.openai.fields import refuse_unsupported
 from api.openai.files import FilePieces, file_id_of, file_object, keep_of
+from api.openai.pages import page_of
 from api.openapi import answers
 from api.parts import Parts
 from api.uploads import Form, read_form
@@ -142,16 +143,7 @@ async def list_files(
         purpose=purpose,
         newest_first=order == "desc",
     )
-    documents = [file_object(file) for file in page.files]
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": documents,
-            "first_id": documents[0]["id"] if documents else None,
-            "last_id": documents[-1]["id"] if documents else None,
-            "has_more": page.more,
-        }
-    )
+    return JSONResponse(page_of([file_object(file) for file in page.files], more=page.more))
 
 
 @router.get("/v1/files/{file_id}", responses=answers(400, 404), summary="Read about a file")

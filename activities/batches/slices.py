@@ -8,7 +8,7 @@ import json
 import time
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -87,6 +87,7 @@ class Slice:
                     reason="" if taken is None else "lines that are tried again",
                 )
             before, again = await self._line(taken)
+            record_batch_line(before.state if isinstance(before, EndedLine) else "postponed")
             answered += isinstance(before, EndedLine) and before.state == "answered"
             failed += isinstance(before, EndedLine) and before.state == "failed"
             waits = again is not None and again.everybody
@@ -111,7 +112,7 @@ class Slice:
 
     async def _line(self, taken: TakenLine) -> tuple[EndedLine | Postponed, Again | None]:
         try:
-            done = await self._made(taken)
+            return await self._made(taken), None
         except DatabaseUnavailable:
             # Whether it was opened is not known; asked again under the same key, it is made once.
             raise
@@ -126,10 +127,7 @@ class Slice:
             )
             if again is None:
                 return self._failed(taken, error), None
-            record_batch_line("postponed")
             return Postponed(taken.line, again.after_s, again.tried, again.strike), again
-        record_batch_line(done.state)
-        return done, None
 
     async def _made(self, taken: TakenLine) -> EndedLine:
         """Make a line's call, or find it made.
@@ -180,61 +178,55 @@ class Slice:
     def _answered(
         self, taken: TakenLine, made: Any, document: dict[str, Any], used: TokenUsage
     ) -> EndedLine:
-        written = {
-            "id": line_id(self.asked.batch_id, taken.line),
-            "custom_id": taken.custom_id,
-            "response": {"status_code": 200, "request_id": str(made.task_id), "body": document},
-            "error": None,
-        }
-        return EndedLine(
-            taken.line,
-            "answered",
-            msgspec.json.encode(written),
-            prompt_tokens=used.prompt_tokens,
-            cached_tokens=used.cached_tokens,
-            completion_tokens=used.completion_tokens,
-            reasoning_tokens=used.reasoning_tokens,
-            billed_usd=made.billed_usd,
+        response = {"status_code": 200, "request_id": str(made.task_id), "body": document}
+        return self._ended(
+            taken, "answered", response=response, used=used, billed_usd=made.billed_usd
         )
 
     def _cancelled(self, taken: TakenLine, made: KeptCall | None = None) -> EndedLine:
         """Return a line whose call somebody has ended; what was made of it is paid for."""
-        used = TokenUsage() if made is None else made.used
+        error = {
+            "code": "request_cancelled",
+            "message": "This request was cancelled while it was made.",
+        }
+        if made is None:
+            return self._ended(taken, "failed", error=error)
+        return self._ended(taken, "failed", error=error, used=made.used, billed_usd=made.billed_usd)
+
+    def _failed(self, taken: TakenLine, error: Exception) -> EndedLine:
+        own_id = line_id(self.asked.batch_id, taken.line)
+        told = self.surface.told(error, own_id)
+        response = {"status_code": told.status, "request_id": own_id, "body": told.document}
+        return self._ended(taken, "failed", response=response)
+
+    def _ended(
+        self,
+        taken: TakenLine,
+        state: Literal["answered", "failed"],
+        *,
+        response: dict[str, Any] | None = None,
+        error: dict[str, str] | None = None,
+        used: TokenUsage | None = None,
+        billed_usd: Decimal = Decimal(0),
+    ) -> EndedLine:
+        """Return a line as its batch's file will have it."""
         written = {
             "id": line_id(self.asked.batch_id, taken.line),
             "custom_id": taken.custom_id,
-            "response": None,
-            "error": {
-                "code": "request_cancelled",
-                "message": "This request was cancelled while it was made.",
-            },
+            "response": response,
+            "error": error,
         }
+        used = used or TokenUsage()
         return EndedLine(
             taken.line,
-            "failed",
+            state,
             msgspec.json.encode(written),
             prompt_tokens=used.prompt_tokens,
             cached_tokens=used.cached_tokens,
             completion_tokens=used.completion_tokens,
             reasoning_tokens=used.reasoning_tokens,
-            billed_usd=Decimal(0) if made is None else made.billed_usd,
+            billed_usd=billed_usd,
         )
-
-    def _failed(self, taken: TakenLine, error: Exception) -> EndedLine:
-        own_id = line_id(self.asked.batch_id, taken.line)
-        told = self.surface.told(error, own_id)
-        written = {
-            "id": own_id,
-            "custom_id": taken.custom_id,
-            "response": {
-                "status_code": told.status,
-                "request_id": own_id,
-                "body": told.document,
-            },
-            "error": None,
-        }
-        record_batch_line("failed")
-        return EndedLine(taken.line, "failed", msgspec.json.encode(written))
 
 
 def _tagged(spec: CallSpec, batch_id: UUID, metadata: dict[str, str]) -> CallSpec:

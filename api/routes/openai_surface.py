@@ -252,6 +252,9 @@ class _Door:
 
     def digest(self, endpoint: str) -> str:
         """Return what tells a repetition from another request: a stream or not is the same one."""
+        if self.idempotency_key is None:
+            # Nobody can repeat it, so nobody asks.
+            return ""
         essence = [
             endpoint,
             {

@@ -8,10 +8,11 @@ from pydantic import Field, StringConstraints, model_validator
 from uuid_utils.compat import uuid7
 
 from api.map_start import start_map
+from api.on_file import essence_of, on_file
 from api.parts import Parts
 from api.problems import ProblemError, invalid
 from api.screening import screen_map
-from api.submission import Accepted, essence_of, on_file, resolve, same_or_conflict
+from api.submission import Accepted, resolve
 from store import maps, money, tasks
 from store.identity import Principal
 from store.pricing import Unpriced, models_of, worst_case_usd
@@ -156,7 +157,7 @@ async def submit_map(
         return filed, stored
 
     filed, stored = await parts.screening.filed(caller.organisation_id, caller.team_id, file)
-    verdict = on_file(await same_or_conflict(parts, caller, filed, digest))
+    verdict = await on_file(parts, caller, filed, digest)
     if verdict.created:
         tenant = Tenant(
             organisation_id=caller.organisation_id, team_id=caller.team_id, key_id=caller.key_id

@@ -11,7 +11,6 @@ dies between 1 and 3 the row stays `accepted`, and the sweeper of any API proces
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,12 +22,12 @@ from uuid_utils.compat import uuid7
 from api.agents import require_schema, with_agent
 from api.collection_names import with_collection_ids
 from api.map_start import start_map
+from api.on_file import essence_of, on_file
 from api.orchestrator import Orchestrator
 from api.parts import Parts
 from api.problems import ProblemError, forbidden, invalid, not_found
 from api.screening import Screened, screen_task
 from api.tool_pins import max_choice_tokens, with_definitions
-from observability.metrics import record_refusal, record_task
 from safety.redactions import Redactions
 from store import forks, money, tasks, turns
 from store.errors import StoreError
@@ -36,17 +35,13 @@ from store.identity import Principal, restriction
 from store.pricing import UnknownName, Unpriced, models_of, worst_case_usd
 from workflows import errors
 from workflows.contracts import FiledRequest, LoopState, TaskRequest, Tenant, Turn
-from workflows.contracts.request import Asking
 from workflows.planning import first_turn, headline, plan_task
 from workflows.request_digest import RequestDigest, digest_of_request
 
 __all__ = [
     "Accepted",
     "Inherited",
-    "essence_of",
-    "on_file",
     "resolve",
-    "same_or_conflict",
     "submit",
     "sweep_unstarted",
 ]
@@ -182,7 +177,7 @@ async def _filed(
         return await _file(parts, caller, filed, screened, inherited), stored
 
     verdict, stored = await parts.screening.filed(caller.organisation_id, caller.team_id, file)
-    return on_file(await same_or_conflict(parts, caller, verdict, digest)), stored
+    return await on_file(parts, caller, verdict, digest), stored
 
 
 async def _file(
@@ -288,68 +283,6 @@ def _digest(stored: Mapping[str, Any], inherited: Inherited | None) -> str:
         if inherited.message is not None:
             said.append(inherited.message)
     return digest_of_request(said)
-
-
-def essence_of(request: Asking) -> dict[str, Any]:
-    """Return what makes a request the same as an earlier one.
-
-    What it leaves open reads as it always did, so that a repetition is known whatever the default
-    of `on_budget` was when it was first sent.
-    """
-    said: dict[str, Any] = request.model_dump(mode="json")
-    if "on_budget" not in request.limits.model_fields_set:
-        said["limits"]["on_budget"] = "fail"
-    return said
-
-
-async def same_or_conflict(
-    parts: Parts,
-    caller: Principal,
-    verdict: tasks.Submitted | money.Refusal,
-    digest: RequestDigest,
-) -> tasks.Submitted | money.Refusal:
-    """Return what was said of a request, where it repeats one that was filed without keys."""
-    if isinstance(verdict, tasks.Submitted) and verdict.conflict:
-        same = await tasks.was_filed_with(
-            parts.database, caller.organisation_id, verdict.task_id, digest.plain
-        )
-        return dataclasses.replace(verdict, conflict=not same)
-    return verdict
-
-
-def on_file(verdict: tasks.Submitted | money.Refusal) -> tasks.Submitted:
-    """Return what was filed, and count it if it is new.
-
-    Raises:
-        ProblemError: It was refused, or its idempotency key belongs to another request.
-    """
-    if isinstance(verdict, money.Refusal):
-        record_refusal(verdict.code, verdict.scope)
-        raise _refused(verdict)
-    if verdict.conflict:
-        raise ProblemError(
-            errors.Conflict,
-            "This idempotency key was used for another request; use a new key for a new request.",
-        )
-    if verdict.created:
-        record_task("accepted")
-    return verdict
-
-
-def _refused(refusal: money.Refusal) -> ProblemError:
-    """Return what a caller is told whose task cannot be filed."""
-    if refusal.code != "budget_exceeded":
-        return ProblemError(errors.KeyRefused, "This key was disabled or has expired.")
-    return ProblemError(
-        errors.BudgetExceeded,
-        f"One call may cost up to ${refusal.needed_usd:f}, but of the {refusal.scope}'s budget of "
-        f"${refusal.limit_usd:f}, ${refusal.spent_usd:f} is spent and ${refusal.held_usd:f} held.",
-        scope=refusal.scope,
-        limit_usd=refusal.limit_usd,
-        spent_usd=refusal.spent_usd,
-        held_usd=refusal.held_usd,
-        needed_usd=refusal.needed_usd,
-    )
 
 
 async def _start_or_take_back(

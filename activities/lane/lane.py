@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 from collections.abc import Coroutine, Sequence
@@ -21,26 +20,23 @@ from activities.lane.live import LiveCall, staged, usage_of
 from activities.lane.options import Option, cache_key, most_usd, options_of
 from activities.lane.policing import Opening, Policing, Who
 from activities.lane.refusing import not_admitted, not_let_in
+from activities.lane.repetition import first_of
 from activities.lane.texts import is_json, restored_answer, restored_spec, texts_of, with_texts
 from inference.answers import Answer
 from observability.metrics import record_cache, record_refusal, record_task
 from observability.spans import current_trace_id
 from safety.policy import Rule
-from store import call_owners, calls, tasks
+from store import call_owners, calls
 from store.errors import DatabaseUnavailable, KeyRestricted
 from store.identity import Origin
 from store.refusals import Refusal
 from workflows.contracts.call import CLIENT_GONE, CallSpec
-from workflows.errors import Conflict, Forbidden, Internal
+from workflows.errors import Forbidden
 from workflows.request_digest import RequestDigest
 
 __all__ = ["FastLane"]
 
 log = logging.getLogger("overline.lane")
-
-# How long the repetition of a call that is being made waits for it.
-REPEAT_PATIENCE_S = 60.0
-_POLL_S = 0.1
 
 
 class FastLane:
@@ -136,7 +132,7 @@ class FastLane:
             within=within,
         )
         if known.how == "earlier":
-            first = await self._earlier(known, request_digest)
+            first = await first_of(known, request_digest, self.deps.db, self.live)
             originals = await self._policing.originals(first)
             first = dataclasses.replace(first, rate=known.rate)
             return kept(spec, first, originals, replayed=True)
@@ -237,7 +233,7 @@ class FastLane:
             longest=0,
         )
         if known.how == "earlier":
-            first = await self._earlier(known, request_digest)
+            first = await first_of(known, request_digest, self.deps.db, self.live)
             assert first.answer is not None
             return EmbeddedCall(
                 first.task_id,
@@ -384,44 +380,6 @@ class FastLane:
         self.live.pop(call.task_id, None)
         if not closed:
             self.lease.give_up(call.organisation_id, call.task_id)
-
-    async def _earlier(self, known: calls.Known, request_digest: str) -> calls.Known:
-        """Wait for the first call that a repetition repeats, and return it with its answer.
-
-        Raises:
-            OverlineError: The key is another request's, or the first one failed, or still runs.
-        """
-        if known.conflict and not await tasks.was_filed_with(
-            self.deps.db, known.organisation_id, known.task_id, request_digest
-        ):
-            raise Conflict(
-                "This idempotency key was used for another request; use a new key for a new "
-                "request.",
-                code="idempotency_key_reused",
-            )
-        waited = 0.0
-        while known.status in ("accepted", "running"):
-            if waited >= REPEAT_PATIENCE_S:
-                raise Conflict(
-                    "The first request with this idempotency key is still being answered.",
-                    code="idempotency_key_in_use",
-                    retry_after_s=5,
-                )
-            own = self.live.get(known.task_id)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_S if own is None else 1.0):
-                    await (asyncio.sleep(_POLL_S) if own is None else own.over.wait())
-            waited += _POLL_S
-            again = await calls.read_call(self.deps.db, known.organisation_id, known.task_id)
-            known = again or known
-        if known.answer is None:
-            told = known.error or {}
-            raise Internal(
-                "The first request with this idempotency key failed: "
-                + str(told.get("message", known.status)),
-                code=f"earlier_request_{known.status}",
-            )
-        return known
 
     async def _end_as_wished(self) -> None:
         """End what was asked to end, if this process was not told when it was asked."""

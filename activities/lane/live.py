@@ -12,8 +12,6 @@ from decimal import Decimal
 from typing import Any, Protocol
 from uuid import UUID
 
-from opentelemetry.trace import Span, SpanKind
-
 from activities.dependencies import Dependencies
 from activities.generated import attempt_usage
 from activities.judging import Ask
@@ -23,18 +21,18 @@ from activities.lane.journal import LaneJournal
 from activities.lane.options import Option
 from activities.lane.runs import Ended, Piece, Run, TritonRun, UpstreamRun
 from activities.lane.screening import ScreenedCall
+from activities.lane.traced import CallSpan
 from inference.answers import Answer
 from inference.errors import EngineError, EngineUnavailable
 from inference.upstream.messages import Delta
 from inference.usage import TokenUsage
-from observability import genai
 from observability.metrics import (
     record_generation,
     record_interruption,
     record_settlement,
     record_task,
 )
-from observability.spans import current_trace_id, identify, tracer
+from observability.spans import current_trace_id
 from store import calls
 from store.errors import DatabaseUnavailable
 from store.journal import AttemptUsage
@@ -133,7 +131,6 @@ class LiveCall:
         self._trace_id = current_trace_id()
         self._closing: asyncio.Task[None] | None = None
         self._first: tuple[Piece, tuple[Delta, ...]] | None = None
-        self._span: Span | None = None
         self._start()
 
     @property
@@ -181,7 +178,7 @@ class LiveCall:
                 failure = error
             used = self._used_by(failure)
             record_interruption(self.option.deployment.model, "failed")
-            self._end_span(failure.code)
+            self._span.fail(failure.code)
             if self._number + 1 == len(self.options):
                 await self._fail(failure.code, used)
                 raise failure
@@ -206,7 +203,7 @@ class LiveCall:
                     shown = self._take(piece)
             except EngineError as error:
                 record_interruption(self.option.deployment.model, "failed")
-                self._end_span(error.code)
+                self._span.fail(error.code)
                 await self._fail(error.code, self._used_by(error))
                 raise
             except StopAsyncIteration:
@@ -234,7 +231,7 @@ class LiveCall:
             await self._pieces.aclose()
         record_interruption(self.option.deployment.model, "cancelled")
         used = await self._run.used()
-        self._end_span("cancelled")
+        self._span.fail("cancelled")
         self.used = _told(used)
         await self._close("cancelled", used, finish_reason="cancelled")
 
@@ -248,7 +245,7 @@ class LiveCall:
                 with contextlib.suppress(Exception):
                     await self._pieces.aclose()
                 record_interruption(self.option.deployment.model, "failed")
-                self._end_span("internal")
+                self._span.fail("internal")
                 # What broke is told, not that closing was in vain: then its workflow closes it.
                 with contextlib.suppress(Exception):
                     await self._fail("internal", await self._run.used())
@@ -273,7 +270,7 @@ class LiveCall:
             )
         )
         self._pieces = self._run.pieces()
-        self._begin_span(url)
+        self._span = CallSpan(option, self.spec, self.task_id, max_tokens=self.prompt.max_tokens)
 
     async def _next(self, failure: EngineError, used: AttemptUsage) -> None:
         """Have the next candidate take over.
@@ -330,7 +327,7 @@ class LiveCall:
                 await self._pieces.aclose()
             record_interruption(self.option.deployment.model, "cancelled")
         used = await self._run.used() if end is None else end.usage
-        self._end_span(FILTERED)
+        self._span.fail(FILTERED)
         if self._gate.failed is not None:
             told = not_judged(self._gate.failed)
             await self._fail("safety_unavailable", used, told)
@@ -350,7 +347,12 @@ class LiveCall:
     async def _succeed(self, end: Ended) -> None:
         self.used = _told(end.usage)
         record_generation(self.option.deployment.model, end.usage, _Times(end))
-        self._end_span(None, end)
+        self._span.succeed(
+            end,
+            key=self._key,
+            answer=self._kept.text,
+            trace_prompts=self.deps.settings.trace_prompts,
+        )
         await self._close(
             "succeeded",
             end.usage,
@@ -442,55 +444,6 @@ class LiveCall:
             decisions=(decision,) if decision else (),
             **fields,
         )
-
-    def _begin_span(self, url: str) -> None:
-        option, asked = self.option, self.spec.parameters
-        operation: Any = "chat" if self.spec.prompt is None else "text_completion"
-        provider = genai.UPSTREAM_PROVIDER if option.is_upstream else genai.PROVIDER
-        span = tracer(__name__).start_span(
-            genai.span_name(option.name, operation), kind=SpanKind.CLIENT
-        )
-        self._span = span
-        if not span.is_recording():
-            return
-        genai.set_request(
-            span,
-            model=option.name,
-            operation=operation,
-            max_tokens=self.prompt.max_tokens,
-            temperature=asked.get("temperature"),
-            top_p=asked.get("top_p"),
-            conversation_id=str(self.task_id),
-            provider=provider,
-        )
-        identify(span, call_key=f"{self.task_id}:1", epoch=1)
-
-    def _end_span(self, error: str | None, end: Ended | None = None) -> None:
-        span, self._span = self._span, None
-        if span is None:
-            return
-        if error is not None:
-            genai.set_error(span, error)
-        if end is not None and span.is_recording():
-            genai.set_response(
-                span,
-                model=self.option.name,
-                finish_reason=end.finish_reason,
-                response_id=f"{self._key}@1",
-                input_tokens=end.usage.prompt_tokens,
-                output_tokens=end.usage.completion_tokens,
-                cached_tokens=end.usage.cached_tokens,
-                queue_ms=end.timings.queue_ms,
-                first_token_ms=end.timings.first_token_ms,
-                total_ms=end.timings.duration_ms,
-            )
-            genai.set_content(
-                span,
-                trace_prompts=self.deps.settings.trace_prompts,
-                answer=self._kept.text,
-                finish_reason=end.finish_reason,
-            )
-        span.end()
 
 
 @dataclass(frozen=True, slots=True)

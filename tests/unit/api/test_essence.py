@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from api.submission import essence_of
+from api.on_file import essence_of
 from settings import Settings
 from workflows.contracts import TaskRequest
 from workflows.request_digest import RequestDigest, digest_of_request

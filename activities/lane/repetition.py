@@ -1,0 +1,66 @@
+"""A request that was made before: its first call is waited for, and what that was answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from uuid import UUID
+
+from activities.lane.live import LiveCall
+from store import tasks
+from store.calls import Known, read_call
+from store.database import Database
+from workflows.errors import Conflict, Internal
+
+__all__ = ["first_of"]
+
+# How long the repetition of a call that is being made waits for it.
+PATIENCE_S = 60.0
+_POLL_S = 0.1
+
+
+async def first_of(
+    known: Known, request_digest: str, db: Database, live: Mapping[UUID, LiveCall]
+) -> Known:
+    """Wait for the first call that a repetition repeats, and return it with its answer.
+
+    Args:
+        known: That call, as it was found.
+        request_digest: Of the repetition.
+        db: The database.
+        live: Calls that this process makes.
+
+    Raises:
+        OverlineError: The key is another request's, or the first one failed, or still runs.
+    """
+    if known.conflict and not await tasks.was_filed_with(
+        db, known.organisation_id, known.task_id, request_digest
+    ):
+        raise Conflict(
+            "This idempotency key was used for another request; use a new key for a new request.",
+            code="idempotency_key_reused",
+        )
+    waited = 0.0
+    while known.status in ("accepted", "running"):
+        if waited >= PATIENCE_S:
+            raise Conflict(
+                "The first request with this idempotency key is still being answered.",
+                code="idempotency_key_in_use",
+                retry_after_s=5,
+            )
+        own = live.get(known.task_id)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_POLL_S if own is None else 1.0):
+                await (asyncio.sleep(_POLL_S) if own is None else own.over.wait())
+        waited += _POLL_S
+        again = await read_call(db, known.organisation_id, known.task_id)
+        known = again or known
+    if known.answer is None:
+        told = known.error or {}
+        raise Internal(
+            "The first request with this idempotency key failed: "
+            + str(told.get("message", known.status)),
+            code=f"earlier_request_{known.status}",
+        )
+    return known

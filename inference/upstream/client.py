@@ -27,8 +27,9 @@ __all__ = ["Upstream", "UpstreamClient", "Upstreams"]
 
 _MAX_ERROR_BYTES = 65_536
 _MAX_ANSWER_BYTES = 64_000_000
-# An idle connection that the other side has closed meanwhile costs a failed call.
-_KEEP_ALIVE_S = 20.0
+# A call sent on a connection that the other side is just closing fails, and may not be sent again
+# (RFC 9112, 9.3.1). uvicorn, so vLLM and SGLang, and Node close after 5 s: be earlier than that.
+_KEEP_ALIVE_S = 4.0
 _DRAIN_S = 1.0
 _ERROR_S = 5.0
 

@@ -98,6 +98,8 @@ def team_of(stack: RunningStack, caller: Caller) -> Any:
 
 
 def counted(answers: list[Any]) -> dict[int, int]:
+    broken = [answer.text for answer in answers if answer.status_code in (500, 503)]
+    assert not broken, broken
     return dict(Counter(answer.status_code for answer in answers))
 
 

@@ -9,8 +9,8 @@ from decimal import Decimal
 from typing import Any, Literal
 from uuid import UUID
 
-from activities.lane.live import usage_of
 from activities.lane.texts import is_json, restored_answer
+from activities.lane.usages import usage_of
 from inference.answers import Answer
 from inference.upstream.messages import Delta
 from inference.usage import TokenUsage
@@ -51,9 +51,6 @@ class KeptCall:
 
     async def leave(self) -> None:
         """Nothing is left to end."""
-
-    async def settled(self) -> None:
-        """Nothing is left to wait for."""
 
 
 def kept(

@@ -16,12 +16,13 @@ from activities.lane.asking import prompt_of
 from activities.lane.embedding import EmbeddedCall, Embedder, embedder_of
 from activities.lane.kept import KeptCall, kept
 from activities.lane.lease import Lease
-from activities.lane.live import LiveCall, staged, usage_of
+from activities.lane.live import LiveCall, staged
 from activities.lane.options import Option, cache_key, most_usd, options_of
 from activities.lane.policing import Opening, Policing, Who
 from activities.lane.refusing import not_admitted, not_let_in
 from activities.lane.repetition import first_of
 from activities.lane.texts import is_json, restored_answer, restored_spec, texts_of, with_texts
+from activities.lane.usages import usage_of
 from inference.answers import Answer
 from observability.metrics import record_cache, record_refusal, record_task
 from observability.spans import current_trace_id

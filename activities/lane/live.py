@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,12 +15,14 @@ from activities.dependencies import Dependencies
 from activities.generated import attempt_usage
 from activities.judging import Ask
 from activities.lane.asking import Prompt, prompt_of
+from activities.lane.closing import Closing
 from activities.lane.gate import FILTERED
 from activities.lane.journal import LaneJournal
 from activities.lane.options import Option
 from activities.lane.runs import Ended, Piece, Run, TritonRun, UpstreamRun
 from activities.lane.screening import ScreenedCall
 from activities.lane.traced import CallSpan
+from activities.lane.usages import told_usage, usage_document
 from inference.answers import Answer
 from inference.errors import EngineError, EngineUnavailable
 from inference.upstream.messages import Delta
@@ -34,22 +35,15 @@ from observability.metrics import (
 )
 from observability.spans import current_trace_id
 from store import calls
-from store.errors import DatabaseUnavailable
 from store.journal import AttemptUsage
 from workflows.contracts.call import CallSpec
 from workflows.errors import EngineDown, OverlineError
 from workflows.screening import not_judged
 
-__all__ = ["LiveCall", "staged", "usage_document", "usage_of"]
+__all__ = ["LiveCall", "staged"]
 
-log = logging.getLogger("overline.lane")
-
-OUTAGE_RETRY_S = 0.5
-# How long the end of a call waits for Postgres before its client is told so.
-OUTAGE_PATIENCE_S = 60.0
 # Failures that tell that the engine never worked on the request.
 _NOT_BEGUN = frozenset({"not_ready", "busy", "denied", "unknown_model", "unpaid", "moved"})
-_NOTHING = AttemptUsage(0, 0, 0, "engine")
 NOT_SCREENED = ScreenedCall()
 
 
@@ -64,21 +58,6 @@ def staged(option: Option, prompt: Prompt) -> calls.Staged:
         prompt_ids=prompt.ids,
         likely_prompt=prompt.likely,
     )
-
-
-def usage_document(used: AttemptUsage) -> dict[str, int]:
-    """Return what is kept of a call's usage, as its caller is told it."""
-    return {
-        "prompt_tokens": used.prompt_tokens,
-        "completion_tokens": used.completion_tokens,
-        "cached_tokens": used.cached_tokens,
-        "reasoning_tokens": used.reasoning_tokens,
-    }
-
-
-def usage_of(kept: dict[str, Any] | None) -> TokenUsage:
-    """Return a kept usage."""
-    return TokenUsage(**(kept or {}))
 
 
 class EndedCall(Protocol):
@@ -124,14 +103,18 @@ class LiveCall:
         self.used = TokenUsage()
         self.billed_usd = Decimal(0)
         self.saved_usd = Decimal(0)
-        self.over = asyncio.Event()
         # Who reads it; cancelled when somebody else wants the call to end.
         self.reader = asyncio.current_task()
         self._number = 0
         self._trace_id = current_trace_id()
-        self._closing: asyncio.Task[None] | None = None
+        self._closing = Closing(self.deps.db, self.organisation_id, self.task_id, self._trace_id)
         self._first: tuple[Piece, tuple[Delta, ...]] | None = None
         self._start()
+
+    @property
+    def over(self) -> asyncio.Event:
+        """Set when it is closed, or could not be."""
+        return self._closing.over
 
     @property
     def option(self) -> Option:
@@ -225,14 +208,14 @@ class LiveCall:
 
     async def leave(self) -> None:
         """End the call because its client has gone: what was made is paid for."""
-        if self.over.is_set() or self._closing is not None:
+        if self._closing.begun:
             return
         with contextlib.suppress(Exception):
             await self._pieces.aclose()
         record_interruption(self.option.deployment.model, "cancelled")
         used = await self._run.used()
         self._span.fail("cancelled")
-        self.used = _told(used)
+        self.used = told_usage(used)
         await self._close("cancelled", used, finish_reason="cancelled")
 
     @contextlib.asynccontextmanager
@@ -241,7 +224,7 @@ class LiveCall:
         try:
             yield
         except Exception:
-            if self._closing is None:
+            if not self._closing.begun:
                 with contextlib.suppress(Exception):
                     await self._pieces.aclose()
                 record_interruption(self.option.deployment.model, "failed")
@@ -250,11 +233,6 @@ class LiveCall:
                 with contextlib.suppress(Exception):
                     await self._fail("internal", await self._run.used())
             raise
-
-    async def settled(self) -> None:
-        """Wait for the end that is under way, if one is."""
-        if self._closing is not None:
-            await asyncio.shield(self._closing)
 
     def _start(self) -> None:
         option = self.option
@@ -332,7 +310,7 @@ class LiveCall:
             told = not_judged(self._gate.failed)
             await self._fail("safety_unavailable", used, told)
             raise told
-        self.used = _told(used)
+        self.used = told_usage(used)
         await self._close("succeeded", used, finish_reason=FILTERED)
 
     def _used_by(self, error: Exception) -> AttemptUsage:
@@ -345,7 +323,7 @@ class LiveCall:
         return attempt_usage(error.usage)
 
     async def _succeed(self, end: Ended) -> None:
-        self.used = _told(end.usage)
+        self.used = told_usage(end.usage)
         record_generation(self.option.deployment.model, end.usage, _Times(end))
         self._span.succeed(
             end,
@@ -377,40 +355,15 @@ class LiveCall:
 
     async def _close(self, outcome: Any, used: AttemptUsage, **fields: Any) -> None:
         """Close the call, whatever becomes of who waits for it."""
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._closed(outcome, used, fields))
-        await asyncio.shield(self._closing)
 
-    async def _closed(self, outcome: Any, used: AttemptUsage, fields: dict[str, Any]) -> None:
-        done = False
-        try:
-            await self._journal.stop()
-            waited = 0.0
-            while True:
-                try:
-                    await self._journal.settle_doubt()
-                    closed = await calls.close_call(
-                        self.deps.db,
-                        self.organisation_id,
-                        self.task_id,
-                        self._ending(outcome, used, fields),
-                        self._trace_id,
-                    )
-                    break
-                except DatabaseUnavailable:
-                    # Until it is written nothing is over: should this process give up, the call's
-                    # workflow finds the journal and ends it.
-                    if waited >= OUTAGE_PATIENCE_S:
-                        raise
-                    waited += OUTAGE_RETRY_S
-                    await asyncio.sleep(OUTAGE_RETRY_S)
-            done = True
-            self.billed_usd = closed.billed_usd
-            record_settlement(self.option.deployment.model, outcome, closed)
-            record_task(outcome)
-        finally:
-            self.over.set()
-            self.ended(self, closed=done)
+        def ended(closed: calls.Closed | None) -> None:
+            if closed is not None:
+                self.billed_usd = closed.billed_usd
+                record_settlement(self.option.deployment.model, outcome, closed)
+                record_task(outcome)
+            self.ended(self, closed=closed is not None)
+
+        await self._closing.close(self._journal, lambda: self._ending(outcome, used, fields), ended)
 
     def _ending(self, outcome: Any, used: AttemptUsage, fields: dict[str, Any]) -> calls.Ending:
         seq, ids, text = self._journal.rest()
@@ -459,9 +412,3 @@ class _Times:
     @property
     def total_ms(self) -> float | None:
         return self.end.timings.duration_ms
-
-
-def _told(used: AttemptUsage) -> TokenUsage:
-    return TokenUsage(
-        used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.reasoning_tokens
-    )

@@ -16,10 +16,10 @@ from activities.heartbeats import heartbeats
 from activities.lane.asking import prompt_of, sampling_of
 from activities.lane.gate import FILTERED, Gate
 from activities.lane.journal import LaneJournal
-from activities.lane.live import usage_document
 from activities.lane.options import Option
 from activities.lane.runs import Ended, Piece, Run, TritonRun, UpstreamRun
 from activities.lane.screening import ScreenedCall
+from activities.lane.usages import usage_document
 from activities.lost_attempts import LostAttempts
 from inference.answers import Answer
 from inference.errors import EngineUnavailable, RequestRefused

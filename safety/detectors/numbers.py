@@ -49,10 +49,13 @@ _VALUES = {
 def _cards(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Yield numbers of payment cards, in groups or not."""
     for begin, end in _DIGITS.spans(text, start):
-        if end - begin < 13 or text[begin - 1 : begin].isalnum() or text[end : end + 1].isalnum():
+        if end - begin < 13:
             continue
         groups = [found.span() for found in _GROUP.finditer(text, begin, end)]
-        first = 0
+        # What touches a letter is part of something else; its neighbours need not be.
+        if text[end : end + 1].isalnum():
+            groups.pop()
+        first = int(text[begin - 1 : begin].isalnum())
         while first < len(groups):
             if not 3 <= groups[first][1] - groups[first][0] <= 19:
                 first += 1

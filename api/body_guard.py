@@ -60,9 +60,11 @@ class BodyGuard:
             where = "path" if "\x00" in scope["path"] else "query"
             await error_answer(
                 scope,
-                errors.InvalidRequest,
-                f"The {where} of the URL holds a NUL character.",
-                errors=(_problem("nul_character", [], where),),
+                ProblemError(
+                    errors.InvalidRequest,
+                    f"The {where} of the URL holds a NUL character.",
+                    errors=(_problem("nul_character", [], where),),
+                ),
             )(scope, receive, send)
             return
         if scope["method"] not in ("POST", "PUT", "PATCH") or scope["path"] in self._streamed:
@@ -75,10 +77,12 @@ class BodyGuard:
             await _discard(receive)
             await error_answer(
                 scope,
-                errors.RequestTooLarge,
-                f"The body of a request may have at most {limit} bytes.",
-                errors=(_problem("too_long", [], "body"),),
-                headers={"Connection": "close"},
+                ProblemError(
+                    errors.RequestTooLarge,
+                    f"The body of a request may have at most {limit} bytes.",
+                    errors=(_problem("too_long", [], "body"),),
+                    headers={"Connection": "close"},
+                ),
             )(scope, receive, send)
             return
         if body:
@@ -86,13 +90,7 @@ class BodyGuard:
             # Who validates Python objects need not parse it a second time.
             scope.setdefault("state", {})["document"] = document
             if refusal is not None:
-                await error_answer(
-                    scope,
-                    refusal.kind,
-                    refusal.detail,
-                    status=refusal.status,
-                    **refusal.members,
-                )(scope, receive, send)
+                await error_answer(scope, refusal)(scope, receive, send)
                 return
         await self._app(scope, _replay(body, receive), send)
 

@@ -86,8 +86,9 @@ class Edge:
             if not status:
                 await error_answer(
                     scope,
-                    errors.Internal,
-                    "Something went wrong on our side. It was logged under this request id.",
+                    errors.Internal(
+                        "Something went wrong on our side. It was logged under this request id."
+                    ),
                 )(scope, receive, send_marked)
         finally:
             IN_FLIGHT.dec()

@@ -10,10 +10,10 @@ from api.openai.errors import OpenAIError, error_of
 from api.openai.rate_headers import rate_headers
 from api.problems import ProblemError
 from inference.errors import EngineBusy, EngineDenied, EngineError, EngineFailed, RequestRefused
-from store.errors import DatabaseUnavailable, Fenced
+from store.errors import DatabaseUnavailable, Fenced, KeyRestricted
 from workflows import errors
 
-__all__ = ["openai_error", "problem_error"]
+__all__ = ["openai_error"]
 
 log = logging.getLogger("overline.api")
 
@@ -28,11 +28,13 @@ def openai_error(error: BaseException) -> OpenAIError:
         case OpenAIError():
             return error
         case ProblemError():
-            return problem_error(error)
+            return _of_problem(error)
         case errors.OverlineError():
             return _of_ours(error)
         case EngineError():
             return _of_engine(error)
+        case KeyRestricted():
+            return error_of(errors.Forbidden, str(error))
         case DatabaseUnavailable():
             return error_of(
                 errors.DatabaseDown, "The database does not answer at present; try again."
@@ -52,19 +54,15 @@ def openai_error(error: BaseException) -> OpenAIError:
             )
 
 
-def problem_error(problem: ProblemError) -> OpenAIError:
-    """Return a problem document's content in OpenAI's words."""
+def _of_problem(problem: ProblemError) -> OpenAIError:
     fields = problem.members.get("errors") or ()
-    param = None
-    if fields:
-        first = fields[0]
-        param = _param_of(first.pointer) if first.in_ == "body" else None
     known = problem.members.get("known")
     return error_of(
         problem.kind,
         problem.detail,
         status=problem.status,
-        param=param,
+        param=_param_of(fields[0].pointer) if fields else None,
+        code="method_not_supported" if problem.status == 405 else None,
         headers=problem.headers,
         facts={"known": list(known)} if known else None,
     )

@@ -248,15 +248,24 @@ def sampling_of(spec: CallSpec, prompt: Prompt, stops: Sequence[str]) -> Samplin
     )
 
 
+_LONGEST = ("max_completion_tokens", "max_tokens")
+
+
 def chat_request(option: Option, spec: CallSpec) -> ChatRequest:
-    """Return what an upstream is asked: what the client wrote, under the upstream's own name."""
+    """Return what an upstream is asked: what the client wrote, under the upstream's own name.
+
+    How long the answer may be is always said: no more is held for the call.
+    """
     options = options_of(option.deployment.options)
-    parameters = {
-        name: value for name, value in spec.parameters.items() if name not in options.leave_out
-    }
-    if spec.endpoint == "responses" and "max_completion_tokens" in parameters:
-        # Ours by origin, so it may be said by the name that the upstream knows.
-        parameters[options.max_tokens_parameter] = parameters.pop("max_completion_tokens")
+    asked = dict(spec.parameters)
+    # A client of a chat says it by the name that the upstream knows; other names are ours.
+    chat = spec.endpoint == "chat"
+    names = [name for name in _LONGEST if chat and asked.get(name) is not None]
+    for name in _LONGEST:
+        asked.pop(name, None)
+    for name in names or [options.max_tokens_parameter]:
+        asked[name] = option.longest(spec)
+    parameters = {name: value for name, value in asked.items() if name not in options.leave_out}
     return ChatRequest(
         model=option.engine_model,
         messages=spec.messages,

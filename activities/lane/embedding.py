@@ -71,7 +71,7 @@ def embedder_of(catalogue: Catalogue, spec: CallSpec) -> Option:
             param="model",
             code="model_unpriced",
         )
-    option = Option(spec.model, model, deployments[0], price)
+    option = Option(spec.model, model, deployments[0], price, deployments[0].urls[0])
     if spec.parameters.get("dimensions") and not option.is_upstream:
         raise InvalidRequest(
             "'dimensions' is not supported: the model's vectors have one length.",

@@ -117,7 +117,7 @@ class FastLane:
         within: bool = False,
     ) -> LiveCall | KeptCall:
         deps = self.deps
-        options = options_of(await deps.catalogue.read(), spec)
+        options = options_of(await deps.catalogue.read(), spec, made.task_id.int)
         prompt = await prompt_of(deps, options[0], spec)
         key = cache_key(spec, cache)
         known = await self._opened(
@@ -126,7 +126,12 @@ class FastLane:
             made,
             idempotency_key=idempotency_key,
             request_digest=request_digest,
-            amount_usd=most_usd(options, spec, prompt_tokens=len(prompt.ids) or None),
+            amount_usd=most_usd(
+                options,
+                spec,
+                prompt_tokens=len(prompt.ids) or None,
+                likely=prompt.likely or len(prompt.ids),
+            ),
             cache_key=key,
             staged=staged(options[0], prompt),
             longest=_longest(spec, options[0]),

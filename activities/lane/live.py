@@ -54,7 +54,7 @@ def staged(option: Option, prompt: Prompt) -> calls.Staged:
         model_version=option.model.version,
         tokenizer_version=option.model.tokenizer_version,
         deployment=option.deployment.id,
-        replica=option.deployment.urls[0],
+        replica=option.url,
         prompt_ids=prompt.ids,
         likely_prompt=prompt.likely,
     )
@@ -239,7 +239,7 @@ class LiveCall:
         key = f"{self.task_id}:1#{self._number}"
         self._journal = LaneJournal(self.deps.db, self.organisation_id, key, 1)
         self._key = key
-        url = option.deployment.urls[0]
+        url = option.url
         self._run: Run = (
             UpstreamRun(self.deps, option, self.spec, url=url)
             if option.is_upstream

@@ -39,17 +39,19 @@ _ONLY_UPSTREAM: Mapping[str, Sequence[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A deployment that may answer.
+    """A deployment that may answer, at one of its addresses.
 
     Attributes:
         name: The model's name as it was asked for, or as its route says it.
         model: The registered model that the name means.
+        url: Which of the deployment's addresses is asked.
     """
 
     name: str
     model: Model
     deployment: Deployment
     price: Price
+    url: str
 
     @property
     def is_upstream(self) -> bool:
@@ -66,8 +68,13 @@ class Option:
         return min(spec.longest or self.model.max_output_tokens, self.model.max_output_tokens)
 
 
-def options_of(catalogue: Catalogue, spec: CallSpec) -> list[Option]:
-    """Return what may answer, in the order of the route.
+def options_of(catalogue: Catalogue, spec: CallSpec, turn: int = 0) -> list[Option]:
+    """Return what may answer, in the order of the route; a deployment once for each address.
+
+    Args:
+        catalogue: What there is.
+        spec: The call.
+        turn: Any number of the call: calls are spread over a deployment's addresses by it.
 
     Raises:
         NotFound: There is no such model, or none that is deployed and has a price.
@@ -87,10 +94,15 @@ def options_of(catalogue: Catalogue, spec: CallSpec) -> list[Option]:
             )
             continue
         for deployment in catalogue.deployments_of(name):
-            option = Option(name, model, deployment, price)
-            why_not = _objection(option, spec)
+            urls = deployment.urls
+            first = turn % len(urls)
+            some = [
+                Option(name, model, deployment, price, url)
+                for url in (*urls[first:], *urls[:first])
+            ]
+            why_not = _objection(some[0], spec)
             if why_not is None:
-                found.append(option)
+                found += some
             objection = objection or why_not
     if found:
         return found
@@ -152,13 +164,17 @@ def _picture(messages: Sequence[Mapping[str, Any]]) -> str | None:
     return None
 
 
-def most_usd(options: Sequence[Option], spec: CallSpec, *, prompt_tokens: int | None) -> Decimal:
+def most_usd(
+    options: Sequence[Option], spec: CallSpec, *, prompt_tokens: int | None, likely: int = 0
+) -> Decimal:
     """Return the most a call can cost, whichever of its options answers, rounded up.
 
     Args:
         options: What may answer.
         spec: The call.
         prompt_tokens: Tokens of the prompt for the first option, where they are known.
+        likely: Likely tokens of the prompt. Where those fit a model's window, no more than the
+            window is read; where they do not, its upstream says, and it may read them all.
     """
     bound = prompt_tokens
     most = Decimal(0)
@@ -172,7 +188,8 @@ def most_usd(options: Sequence[Option], spec: CallSpec, *, prompt_tokens: int | 
                 around_message=around.message_tokens,
                 around_prompt=around.prompt_tokens,
             )
-        read = min(bound, option.model.context_window)
+        window = option.model.context_window
+        read = bound if option.is_upstream and likely > window else min(bound, window)
         price = option.price
         taken_in = max(price.input_usd_per_million, price.cached_input_usd_per_million)
         written = max(price.output_usd_per_million, price.reasoning_usd_per_million or Decimal(0))

@@ -137,7 +137,7 @@ class CallRecovery:
             raise ModelChanged("the model of the call is not deployed any more")
         if model.version != candidate.model_version:
             raise ModelChanged(f"model {candidate.model!r} was replaced during the call")
-        return candidate, Option(candidate.model, model, deployment, price)
+        return candidate, Option(candidate.model, model, deployment, price, deployment.urls[0])
 
     async def _restarted(self, call: CallInput, begun: Begun) -> Begun:
         return await journal.restart(

@@ -70,6 +70,7 @@ async def test_what_nobody_thought_of_ends_the_call_and_is_paid_for_as_far_as_it
         Model(MODEL, "1", 2048, 512, ("chat",), "tok-1", "-"),
         Deployment("d1", MODEL, "scripted", ("127.0.0.1:1",), "scripted"),
         Price(MODEL, INPUT, CACHED, OUTPUT, datetime(2020, 1, 1, tzinfo=UTC)),
+        "127.0.0.1:1",
     )
     call = LiveCall(
         deps=Dependencies(Settings(_env_file=None), db),

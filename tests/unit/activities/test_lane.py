@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from activities.lane.asking import Prompt, sampling_of
+from activities.lane.asking import Prompt, chat_request, sampling_of
 from activities.lane.options import Option, cache_key, most_usd, options_of
 from activities.lane.runs import TextReader
 from inference.answers import Answer
@@ -54,6 +55,18 @@ def test_a_route_is_tried_in_its_order_and_a_wildcard_by_the_name_it_stands_for(
     assert options_of(catalogue(), spec("up-anything"))[0].engine_model == "up-anything"
 
 
+def test_calls_are_spread_over_a_deployments_addresses_and_each_is_asked_once() -> None:
+    told = catalogue()
+    told.deployments["a"] = dataclasses.replace(told.deployments["a"], urls=("h:1", "h:2", "h:3"))
+    asked = [[each.url for each in options_of(told, spec(), turn)] for turn in (0, 1, 5)]
+    last = "http://u/v1"
+    assert asked == [
+        ["h:1", "h:2", "h:3", last],
+        ["h:2", "h:3", "h:1", last],
+        ["h:3", "h:1", "h:2", last],
+    ]
+
+
 def test_who_cannot_do_what_is_asked_is_left_out() -> None:
     assert [each.name for each in options_of(catalogue(), spec(n=3))] == ["up-x"]
     text = CallSpec("completions", "both", prompt="Once")
@@ -94,6 +107,33 @@ def test_the_most_a_call_costs_is_that_of_the_dearest_who_may_answer() -> None:
     once = most_usd(several, spec("up-x", max_tokens=10), prompt_tokens=None)
     twice = most_usd(several, spec("up-x", max_tokens=10, n=2), prompt_tokens=None)
     assert twice - once == Decimal("0.000040")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said", "told"),
+    [
+        ("chat", {}, {"max_tokens": 1024}),
+        ("chat", {"max_tokens": 5}, {"max_tokens": 5}),
+        ("chat", {"max_tokens": 40_000}, {"max_tokens": 1024}),
+        ("chat", {"max_completion_tokens": 9, "max_tokens": None}, {"max_completion_tokens": 9}),
+        ("responses", {"max_completion_tokens": 7}, {"max_tokens": 7}),
+    ],
+)
+def test_an_upstream_makes_no_more_than_is_held_for(
+    endpoint: Any, said: dict[str, Any], told: dict[str, int]
+) -> None:
+    asked = CallSpec(endpoint, "up-x", messages=spec().messages, parameters=said)
+    (option,) = options_of(catalogue(), asked)
+    assert chat_request(option, asked).parameters == told
+
+
+def test_a_prompt_that_may_be_longer_than_the_window_is_held_for_whole() -> None:
+    asked = spec("up-x", max_tokens=1)
+    asked.messages[0]["content"] = "word " * 9000
+    options = options_of(catalogue(), asked)
+    fits = most_usd(options, asked, prompt_tokens=None, likely=8192)
+    assert fits == Decimal(8192 + 4) / 1_000_000
+    assert most_usd(options, asked, prompt_tokens=None, likely=8193) > Decimal(45_000) / 1_000_000
 
 
 def test_only_what_has_one_answer_is_cached_unless_asked() -> None:

@@ -12,6 +12,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # On a terminal uv shows its progress; elsewhere the lines of these targets are enough.
 UV := $(BIN)/uv $(shell test -t 2 || echo --quiet) pip
+# Every process of a stack imports some thousand modules. Compiling them takes as long as the rest
+# of its start, and where Python may not keep the result (PYTHONDONTWRITEBYTECODE) each one does.
+SYNC := sync --compile-bytecode --require-hashes
+PACKAGES := activities api deploy inference migrations observability safety settings.py store workflows
 # The models under Triton have an environment of their own, shared by all state folders here.
 export OVERLINE_ENGINE_ENV ?= $(CURDIR)/$(VENV)/engine
 # Tests and tools see this checkout's packages, and nothing from the caller's own Python setup.
@@ -23,22 +27,22 @@ CALLS := tests/chaos tests/integration/openai_surface tests/integration/stack
 TASKS := tests/integration/tasks
 LAST := $(wildcard $(TASKS)/test_[m-z]*.py)
 
-.PHONY: help demo up down test test-unit bench check install install-dev engine frameworks clean
+.PHONY: help demo up down test test-unit bench check install install-dev engine frameworks compiled clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
 	    awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-demo: engine ## One durable task through every layer, a worker killed on the way
+demo: engine compiled ## One durable task through every layer, a worker killed on the way
 	@$(BIN)/python -P -m deploy.demo $(ARGS)
 
-up: engine ## Start the embedded stack in the foreground (ARGS="--detach" leaves it running)
+up: engine compiled ## Start the embedded stack in the foreground (ARGS="--detach" leaves it running)
 	@$(BIN)/overline up $(ARGS)
 
 down: install ## Stop the embedded stack
 	@$(BIN)/overline down $(ARGS)
 
-test: install-dev engine frameworks ## Lint, types and every test, on the real parts
+test: install-dev engine frameworks compiled ## Lint, types and every test, on the real parts
 	@$(MAKE) --no-print-directory check
 	@if [ -n "$(ARGS)" ]; then exec $(BIN)/pytest $(ARGS); fi; \
 	echo '· pytest: four shares side by side, each on stacks of its own' >&2; \
@@ -54,7 +58,7 @@ test: install-dev engine frameworks ## Lint, types and every test, on the real p
 test-unit: install-dev ## The tests that need no server (seconds)
 	@$(BIN)/pytest tests/unit $(ARGS)
 
-bench: install-dev engine ## Measure (BENCH=chain); prints one JSON object
+bench: install-dev engine compiled ## Measure (BENCH=chain); prints one JSON object
 	@$(BIN)/python -P -m tests.benchmarks.$(BENCH) $(ARGS)
 
 check: install-dev ## ruff, mypy --strict, import-linter
@@ -66,6 +70,8 @@ install: $(VENV)/.installed-harness
 install-dev: $(VENV)/.installed-dev
 engine: install $(VENV)/.installed-engine
 frameworks: $(VENV)/.installed-frameworks
+compiled: install
+	@$(BIN)/python -m compileall -q $(PACKAGES)
 
 clean: ## Remove .venv and caches (the state folder stays)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
@@ -85,7 +91,7 @@ $(VENV)/.installed-harness: $(VENV)/.installed-uv requirements/harness.txt pypro
 	    echo '[2/3] The development packages include the harness' >&2; \
 	else \
 	    echo '[2/3] Installing the harness (requirements/harness.txt)' >&2; \
-	    $(UV) sync --python $(BIN)/python --require-hashes requirements/harness.txt; \
+	    $(UV) $(SYNC) --python $(BIN)/python requirements/harness.txt; \
 	    rm -f $(VENV)/.installed-dev; \
 	    $(UV) install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .; \
 	fi
@@ -93,7 +99,7 @@ $(VENV)/.installed-harness: $(VENV)/.installed-uv requirements/harness.txt pypro
 
 $(VENV)/.installed-dev: $(VENV)/.installed-uv requirements/dev.txt pyproject.toml
 	@echo '[2/3] Installing the harness and its tests (requirements/dev.txt)' >&2
-	@$(UV) sync --python $(BIN)/python --require-hashes requirements/dev.txt
+	@$(UV) $(SYNC) --python $(BIN)/python requirements/dev.txt
 	@$(UV) install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@ $(VENV)/.installed-harness
 
@@ -105,5 +111,5 @@ $(VENV)/.installed-engine: $(VENV)/.installed-uv deploy/local/engine-requirement
 # LangChain's and LlamaIndex's OpenAI classes, which want an older `openai` than the other tests.
 $(VENV)/.installed-frameworks: $(VENV)/.installed-uv requirements/frameworks.txt
 	@test -x $(VENV)/frameworks/bin/python || $(BIN)/uv venv --quiet $(VENV)/frameworks
-	@$(UV) sync --python $(VENV)/frameworks/bin/python --require-hashes requirements/frameworks.txt
+	@$(UV) $(SYNC) --python $(VENV)/frameworks/bin/python requirements/frameworks.txt
 	@touch $@

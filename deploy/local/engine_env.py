@@ -53,8 +53,8 @@ def ensure_engine_env(path: Path, progress: Callable[[str], None] = lambda line:
     uv = _uv()
     _call([uv, "venv", "--quiet", "--clear", "--python", interpreter[0], str(path)])
     progress("engine: installing Triton, llama.cpp and the models, some 600 MB")
-    sync = [uv, "pip", "sync", "--quiet", "--require-hashes", "--python", str(python)]
-    _call([*sync, str(REQUIREMENTS)])
+    sync = [uv, "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode"]
+    _call([*sync, "--python", str(python), str(REQUIREMENTS)])
     (path / _STAMP).write_text(_fingerprint())
     progress(f"engine: installed in {time.monotonic() - started:.0f} s")
     return python

@@ -208,12 +208,16 @@ async def file_batch(
         return earlier
 
 
-# While it goes on its lines are counted; what it wrote is nobody's before its end.
+# While it goes on its lines are counted and summed; what it wrote is nobody's before its end.
 _READ = """
 select b.batch_id, b.endpoint, b.input_file_id, b.completion_window, b.metadata, b.status,
        b.errors, b.total, coalesce(l.completed, b.completed) as completed,
-       coalesce(l.failed, b.failed) as failed, b.prompt_tokens, b.cached_tokens,
-       b.completion_tokens, b.reasoning_tokens, coalesce(l.billed_usd, b.billed_usd) as billed_usd,
+       coalesce(l.failed, b.failed) as failed,
+       coalesce(l.prompt_tokens, b.prompt_tokens) as prompt_tokens,
+       coalesce(l.cached_tokens, b.cached_tokens) as cached_tokens,
+       coalesce(l.completion_tokens, b.completion_tokens) as completion_tokens,
+       coalesce(l.reasoning_tokens, b.reasoning_tokens) as reasoning_tokens,
+       coalesce(l.billed_usd, b.billed_usd) as billed_usd,
        case when b.ended_at is not null then b.output_file_id end as output_file_id,
        case when b.ended_at is not null then b.error_file_id end as error_file_id,
        b.created_at, b.in_progress_at, b.finalizing_at, b.cancelling_at, b.expires_at, b.ended_at
@@ -221,6 +225,10 @@ select b.batch_id, b.endpoint, b.input_file_id, b.completion_window, b.metadata,
   left join lateral (
       select count(*) filter (where x.state = 'answered') as completed,
              count(*) filter (where x.state = 'failed') as failed,
+             coalesce(sum(x.prompt_tokens), 0) as prompt_tokens,
+             coalesce(sum(x.cached_tokens), 0) as cached_tokens,
+             coalesce(sum(x.completion_tokens), 0) as completion_tokens,
+             coalesce(sum(x.reasoning_tokens), 0) as reasoning_tokens,
              coalesce(sum(x.billed_usd), 0) as billed_usd
         from batch_lines x
        where x.organisation_id = b.organisation_id and x.batch_id = b.batch_id

@@ -3,6 +3,6 @@
 surface     what a line says and how it is answered: the API's knowledge, given from outside
 validation  every line looked at and filed, or what is wrong with them, by number
 verdicts    what becomes of a line whose call failed: over, or tried again
-lines       slices: some seconds of one engine slot
+slices      some seconds of one engine slot
 results     the files of a batch that begins nothing more
 """

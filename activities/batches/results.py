@@ -86,8 +86,8 @@ async def write_results(
     *,
     output_file_id: UUID,
     error_file_id: UUID,
-) -> tuple[int, int]:
-    """Write both files of a batch; returns how many lines each has."""
+) -> None:
+    """Write both files of a batch."""
     output = Written(db, organisation_id, output_file_id)
     errors = Written(db, organisation_id, error_file_id)
     for file, kind in ((output, "output"), (errors, "error")):
@@ -101,4 +101,3 @@ async def write_results(
         after = page[-1].line
     await output.end()
     await errors.end()
-    return output.lines, errors.lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,8 +76,10 @@ class Checker:
         """Look at the next piece of the file; it holds whole lines."""
         for count, (start, raw) in enumerate(_lines(data)):
             self._line += 1
-            if raw.strip():
-                self._look_at(start, raw)
+            # Some editors begin a file with a mark that says it is UTF-8.
+            mark = len(BOM_UTF8) if self._line == 1 and raw.startswith(BOM_UTF8) else 0
+            if raw[mark:].strip():
+                self._look_at(start + mark, raw[mark:])
             if self.gives_up:
                 return
             if count % AT_ONCE == AT_ONCE - 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -107,8 +108,9 @@ class FilePieces:
         del self._held[:end]
         for raw in data.removesuffix(b"\n").split(b"\n"):
             self._line += 1
-            if raw.strip():
-                self._look_at(raw)
+            looked_at = raw.removeprefix(BOM_UTF8) if self._line == 1 else raw
+            if looked_at.strip():
+                self._look_at(looked_at)
         await files.add_part(self._db, self._organisation_id, self._file_id, self._part, data)
         self._part += 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -192,7 +193,8 @@ async def test_every_endpoint_takes_batches(sdk: openai.AsyncOpenAI) -> None:
         "/v1/embeddings": {"model": "all-minilm-l6-v2", "input": ["a", "b"]},
     }
     made = [
-        await submitted(sdk, jsonl(batch_line("a", url, **body)), url)
+        # A mark of UTF-8 before the first line is no part of it.
+        await submitted(sdk, BOM_UTF8 + jsonl(batch_line("a", url, **body)), url)
         for url, body in asked.items()
     ]
     bodies = []
@@ -279,7 +281,9 @@ async def test_a_line_waits_for_a_limit_and_a_spent_budget_fails_it_or_is_waited
         # The key of a batch that is switched off makes no further line.
         long = [say(words(30), pace_ms=20) for _ in range(6)]
         batch = await submitted(client, lines(long))
-        await ended(client, batch.id, lines=1)
+        begun = await ended(client, batch.id, lines=1)
+        assert begun.usage is not None
+        assert begun.usage.output_tokens >= 30
         set_key_enabled(stack.admin_url, caller.organisation_id, caller.key_id, enabled=False)
         other = create_key(stack.admin_url, caller.organisation_id, _team(books, caller), "other")
         async with client_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -75,6 +76,15 @@ async def test_lines_know_where_they_stand_and_whose_engines_they_wait_for() -> 
     ]
     assert found.lines[1].size == len(second)
     assert [line.deployment_class for line in found.lines] == ["slow", "slow"]
+
+
+async def test_a_mark_of_utf_8_before_the_first_line_is_no_part_of_it() -> None:
+    only = json.dumps(line()).encode()
+    (found,) = (await checked(BOM_UTF8 + only)).lines
+    assert (found.line, found.start, found.size) == (1, len(BOM_UTF8), len(only))
+    assert (await checked(BOM_UTF8 + b"\n" + only)).lines[0].line == 2
+    # Anywhere else it is.
+    assert (await checked(b"\n" + BOM_UTF8 + only)).errors[0]["line"] == 2
 
 
 WRONG: list[tuple[Any, str, str | None]] = [

@@ -7,7 +7,7 @@ import hashlib
 import ipaddress
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
@@ -135,3 +135,16 @@ async def restriction(
     )
     what: str | None = rows[0]["what"]
     return what
+
+
+async def nameable(
+    db: Database, organisation_id: UUID, key_id: UUID, names: Sequence[str]
+) -> list[str]:
+    """Those of some names that a call with this key may have as its model."""
+    rows = await db.run(
+        organisation_id,
+        "select name from unnest(%s::text[]) name where"
+        " key_restriction(%s, %s, 'call', name, jsonb_build_object('model', name)) is null",
+        (list(names), organisation_id, key_id),
+    )
+    return [row["name"] for row in rows]

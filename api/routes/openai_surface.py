@@ -21,7 +21,7 @@ from api.openai.chat_answers import chat_completion
 from api.openai.completions import CompletionRequest
 from api.openai.embeddings import EmbeddingRequest, embedding_answer
 from api.openai.errors import OpenAIError
-from api.openai.models_list import model_object, models_list
+from api.openai.models_list import is_served, model_object, models_list, served_names
 from api.openai.response_answers import messages_after, response_object
 from api.openai.responses import ResponseRequest, read_response
 from api.openai.specs import (
@@ -36,7 +36,7 @@ from api.parts import Parts
 from inference.answers import Answer
 from inference.usage import TokenUsage
 from store.calls import Known
-from store.identity import Origin, Principal
+from store.identity import Origin, Principal, nameable
 from workflows.contracts.call import CallSpec, OnDisconnect
 
 __all__ = ["router"]
@@ -79,7 +79,7 @@ async def create_chat_completion(request: Request, parts: PartsOf) -> Response:
 )
 async def get_chat_completion(completion_id: str, caller: Caller, parts: PartsOf) -> Response:
     """Read the answer of a call by its id; one that is still being made is a 409."""
-    known, spec = await _on_file(_lane(parts), caller, completion_id, "chatcmpl-", "chat")
+    known, _ = await _on_file(_lane(parts), caller, completion_id, "chatcmpl-", "chat")
     document = chat_completion(
         _answer(known),
         own_id=completion_id,
@@ -87,7 +87,7 @@ async def get_chat_completion(completion_id: str, caller: Caller, parts: PartsOf
         model=known.model,
         used=TokenUsage(**(known.usage or {})),
     )
-    document["metadata"] = spec.tags
+    document["metadata"] = known.tags
     return _document(document, known)
 
 
@@ -188,8 +188,10 @@ async def create_embeddings(request: Request, parts: PartsOf) -> Response:
 
 @router.get("/v1/models", responses=answers(400), summary="Models and routes")
 async def get_models(caller: Caller, parts: PartsOf) -> Response:
-    """List what can be named as `model`."""
-    document = models_list(await parts.catalogue.read())
+    """List what can be named as `model` with this key."""
+    names = served_names(await parts.catalogue.read())
+    may = await nameable(parts.database, caller.organisation_id, caller.key_id, names)
+    document = models_list(may)
     return Response(msgspec.json.encode(document), media_type="application/json")
 
 
@@ -199,16 +201,17 @@ async def get_model(
 ) -> Response:
     """Read one; a name that a wildcard stands for is one, too."""
     catalogue = await parts.catalogue.read()
-    known = {each["id"] for each in models_list(catalogue)["data"]}
-    if model not in known and not catalogue.deployments_of(model):
+    if not (
+        is_served(catalogue, model)
+        and await nameable(parts.database, caller.organisation_id, caller.key_id, [model])
+    ):
         raise OpenAIError(
             404,
-            "The model does not exist, or is not deployed.",
+            "The model does not exist, is not deployed, or is not for this key.",
             code="model_not_found",
             param="model",
         )
-    document = model_object(model, "overline")
-    return Response(msgspec.json.encode(document), media_type="application/json")
+    return Response(msgspec.json.encode(model_object(model)), media_type="application/json")
 
 
 class _Door:
@@ -322,7 +325,8 @@ async def _on_file(
     """Return a call by the id of its answer.
 
     Raises:
-        OpenAIError: There is none (404), or it has no answer yet, or will never have one (409).
+        OpenAIError: There is none (404), or it has no answer yet, or will never have a whole one
+            (409).
     """
     missing = OpenAIError(404, "There is no such answer.", code="not_found", param="id")
     try:
@@ -335,11 +339,12 @@ async def _on_file(
     if found is None or found[0].endpoint != endpoint or not found[0].stored:
         raise missing
     known, spec = found
-    if known.answer is None:
-        waiting = known.status in ("accepted", "running")
+    waiting = known.status in ("accepted", "running")
+    if known.answer is None or known.status == "cancelled":
+        ended = "was cancelled" if known.status == "cancelled" else f"has {known.status}"
         raise OpenAIError(
             409,
-            "It is still being made." if waiting else f"It has {known.status}: no answer was made.",
+            "It is still being made." if waiting else f"It {ended}: there is no whole answer.",
             code="in_progress" if waiting else f"call_{known.status}",
             headers={"Retry-After": "1"} if waiting else {"x-should-retry": "false"},
         )

@@ -186,12 +186,22 @@ async def test_models_and_routes_at_every_door(admin: Admin) -> None:
         assert refused.status_code == 403, (path, refused.text)
         assert "OVL-2003" in refused.text, path
         assert "may not use this" in refused.text, path
+
+    async def listed() -> set[str]:
+        found = (await api.get("/v1/models", headers=headers)).json()["data"]
+        return {each["id"] for each in found}
+
+    assert await listed() == set()
+    assert (await api.get(f"/v1/models/{MODEL}", headers=headers)).status_code == 404
     await admin.change(key, models=None, routes=["default"])
+    assert await listed() == {"default"}
     for path, body in doors:
         if "default" in str(body) or "model" not in str(body):
             passed = await api.post(path, json=body, headers=headers)
             assert passed.status_code in (200, 202), (path, passed.text)
     await admin.change(key, models=[MODEL])
+    assert await listed() == {"default", MODEL}
+    assert (await api.get(f"/v1/models/{MODEL}", headers=headers)).status_code == 200
     for path, body in doors:
         passed = await api.post(path, json=body, headers=headers)
         assert passed.status_code in (200, 201, 202), (path, passed.text)

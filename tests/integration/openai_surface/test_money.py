@@ -39,7 +39,10 @@ async def settled(books: Any, caller: Caller, count: int) -> list[dict[str, Any]
 async def test_every_call_is_one_row_and_the_books_agree(
     caller: Caller, sdk: openai.AsyncOpenAI, books: Any, upstream: Served
 ) -> None:
-    await sdk.chat.completions.create(model="mock", messages=HI, user="ada", metadata={"p": "x"})
+    first = await sdk.chat.completions.create(
+        model="mock", messages=HI, user="ada", metadata={"p": "x"}
+    )
+    assert (await sdk.chat.completions.retrieve(first.id)).to_dict()["metadata"] == {"p": "x"}
     async for _ in await sdk.chat.completions.create(model="mock", messages=HI, stream=True):
         pass
     await sdk.responses.create(model="mock", input="hi")

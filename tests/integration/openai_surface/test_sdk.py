@@ -277,11 +277,14 @@ async def test_a_stream_that_breaks_is_an_error_without_a_last_line(
 async def test_models_are_listed_and_read(strict: openai.AsyncOpenAI) -> None:
     page = await strict.models.list()
     names = {model.id for model in page.data}
-    assert {"scripted", "mock*", "named", "default"} <= names
+    assert {"scripted", "named", "default", "after-500"} <= names
+    # Neither what stands for names that nobody can list, nor what is never served.
+    assert not names & {"mock*", "free*", "unpriced"}
     assert (await strict.models.retrieve("mock-anything")).id == "mock-anything"
-    with pytest.raises(openai.NotFoundError) as missing:
-        await strict.models.retrieve("no-such-model")
-    assert missing.value.code == "model_not_found"
+    for name in ("no-such-model", "mock*", "unpriced"):
+        with pytest.raises(openai.NotFoundError) as missing:
+            await strict.models.retrieve(name)
+        assert missing.value.code == "model_not_found"
 
 
 async def test_an_unknown_path_has_an_error_object_and_is_a_problem(caller: Caller) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,11 @@ import msgspec
 
 from inference.errors import EngineFailed, RequestRefused
 from inference.upstream import failures
+from inference.upstream.estimate import estimate_texts
 from inference.upstream.messages import ChatRequest, EmbeddingAnswer
 from inference.upstream.reading import limited, typed_failures
 from inference.upstream.stream import ChatStream
-from inference.upstream.wire import read_embeddings, usage_of
+from inference.upstream.wire import Usage, read_embeddings
 from inference.usage import TokenUsage
 
 __all__ = ["Upstream", "UpstreamClient", "Upstreams"]
@@ -118,7 +119,7 @@ class UpstreamClient:
         """Ask for vectors.
 
         Args:
-            body: The request; `model` is the upstream's name of it.
+            body: The request; `model` is the upstream's name of it, `input` a list of texts.
             limit_s: Seconds the call may take.
 
         Raises:
@@ -141,7 +142,7 @@ class UpstreamClient:
             ) from error
         return EmbeddingAnswer(
             data=msgspec.Raw(bytes(answer.data)),
-            usage=usage_of(answer.usage) or TokenUsage(),
+            usage=_usage_of_vectors(answer.usage, body["input"]),
             model=answer.model,
         )
 
@@ -214,6 +215,16 @@ async def _drained(response: aiohttp.ClientResponse) -> None:
             response.release()
             return
     response.close()
+
+
+def _usage_of_vectors(told: Usage | None, texts: Sequence[str]) -> TokenUsage:
+    """Return the upstream's count of what it read, which is all there is; or a likely one."""
+    read = None
+    if told is not None:
+        read = told.total_tokens if told.prompt_tokens is None else told.prompt_tokens
+    if read is None:
+        return TokenUsage(prompt_tokens=estimate_texts(texts))
+    return TokenUsage(prompt_tokens=max(0, read), source="upstream")
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:

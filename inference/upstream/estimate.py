@@ -8,11 +8,12 @@ of thumb for byte-pair vocabularies: four characters of English a token, one of 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-__all__ = ["TextCount", "estimate_prompt", "most_tokens"]
+__all__ = ["TextCount", "estimate_prompt", "estimate_texts", "most_tokens"]
 
 # Separators and the beginning of the answer, as chat templates write them; roles are counted.
 _AROUND_MESSAGE = 3
@@ -56,6 +57,16 @@ def estimate_prompt(messages: Any, parameters: Any = None) -> int:
     if tools:
         count.add(_json(tools).decode())
     return count.tokens + _AROUND_MESSAGE * number + _LIKELY_PER_PICTURE * pictures
+
+
+def estimate_texts(texts: Sequence[str]) -> int:
+    """Return the likely number of tokens of texts that are read each by itself."""
+    total = 0
+    for text in texts:
+        count = TextCount()
+        count.add(text)
+        total += count.tokens
+    return total
 
 
 def most_tokens(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
@@ -17,7 +18,7 @@ from inference.upstream.events import Events
 from inference.upstream.failures import failure_in_stream
 from inference.upstream.messages import ChatChunk, ChatFinal, ChatRequest, ChatTimings, Delta
 from inference.upstream.reading import limited, typed_failures
-from inference.upstream.wire import Event, deltas_of, read_event, usage_of
+from inference.upstream.wire import Event, Usage, deltas_of, read_event, usage_of
 from inference.usage import TokenUsage
 
 __all__ = ["ChatStream"]
@@ -57,6 +58,8 @@ class ChatStream:
         self._opened = opened
         self._ended = ended
         self._told: TokenUsage | None = None
+        # Whether something was written that is not in what was told.
+        self._behind = False
         self._prompt: int | None = None
         self._count = TextCount()
         self._pieces = 0
@@ -90,18 +93,18 @@ class ChatStream:
 
     @property
     def usage(self) -> TokenUsage:
-        """What has been used so far: the upstream's own count once it has told it."""
-        if self._told is not None:
-            return self._told
+        """What has been used so far: the upstream's own count, once it has told one of it all."""
+        # Most upstreams send an event a token, some send several tokens in one.
+        counted = max(self._count.tokens, self._pieces)
+        if (told := self._told) is not None:
+            if not self._behind or told.completion_tokens >= counted:
+                return told
+            return dataclasses.replace(told, completion_tokens=counted, source="estimate")
         if self._started_at == 0.0:
             return TokenUsage()
         if self._prompt is None:
             self._prompt = estimate_prompt(self._request.messages, self._request.parameters)
-        # Most upstreams send an event a token, some send several tokens in one.
-        return TokenUsage(
-            prompt_tokens=self._prompt,
-            completion_tokens=max(self._count.tokens, self._pieces),
-        )
+        return TokenUsage(prompt_tokens=self._prompt, completion_tokens=counted)
 
     async def _run(self) -> AsyncGenerator[ChatChunk, None]:
         try:
@@ -175,13 +178,19 @@ class ChatStream:
             raise failure_in_stream(self._upstream, said, self._secret)
         if event.id and self._about.id is None:
             self._about = event
-        if event.usage is not None:
-            self._told = usage_of(event.usage) or self._told
-        if not event.choices:
-            return
         for delta in deltas_of(event):
             self._note(delta)
             found.append(delta)
+        if event.usage is not None:
+            self._hear(event.usage)
+
+    def _hear(self, usage: Usage) -> None:
+        """Take a count of all that was written until now."""
+        told = usage_of(usage)
+        # One that is repeated as it was, event after event, says nothing of what came in between.
+        if told is not None and told != self._told:
+            self._told = told
+            self._behind = self._pieces > 0 and not usage.tells_output
 
     def _note(self, delta: Delta) -> None:
         if delta.finish_reason and delta.choice == 0:
@@ -196,6 +205,7 @@ class ChatStream:
             self._count.add(piece.arguments)
             written = True
         if written:
+            self._behind = True
             self._pieces += 1
             if self._first_at == 0.0:
                 self._first_at = time.perf_counter()

@@ -9,7 +9,7 @@ import msgspec
 from inference.upstream.messages import Delta, ToolPiece
 from inference.usage import TokenUsage
 
-__all__ = ["Event", "deltas_of", "read_embeddings", "read_event", "usage_of"]
+__all__ = ["Event", "Usage", "deltas_of", "read_embeddings", "read_event", "usage_of"]
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -47,7 +47,9 @@ class _CompletionDetails(msgspec.Struct, frozen=True):
     reasoning_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True):
+    """An upstream's count, as it stands in its answer."""
+
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
@@ -55,6 +57,11 @@ class _Usage(msgspec.Struct, frozen=True):
     completion_tokens_details: _CompletionDetails | None = None
     # DeepSeek's own name.
     prompt_cache_hit_tokens: int | None = None
+
+    @property
+    def tells_output(self) -> bool:
+        """Whether it says anything of what was written."""
+        return self.completion_tokens is not None or self.total_tokens is not None
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -65,14 +72,14 @@ class Event(msgspec.Struct, frozen=True):
     model: str | None = None
     system_fingerprint: str | None = None
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: Usage | None = None
     error: Any = None
 
 
 class _Embeddings(msgspec.Struct, frozen=True):
     data: msgspec.Raw
     model: str | None = None
-    usage: _Usage | None = None
+    usage: Usage | None = None
 
 
 read_event = msgspec.json.Decoder(Event).decode
@@ -111,7 +118,7 @@ def _piece(place: int, call: _ToolCall, *, whole: bool) -> ToolPiece:
     return ToolPiece(index, call.id, function.name, function.arguments or "")
 
 
-def usage_of(usage: _Usage | None) -> TokenUsage | None:
+def usage_of(usage: Usage | None) -> TokenUsage | None:
     """Return the upstream's count, if it gave one."""
     if usage is None or usage.prompt_tokens is None:
         return None
@@ -119,6 +126,10 @@ def usage_of(usage: _Usage | None) -> TokenUsage | None:
     prompt, completion = max(0, usage.prompt_tokens), max(0, usage.completion_tokens or 0)
     cached = (details.cached_tokens if details else None) or usage.prompt_cache_hit_tokens or 0
     reasoning = (written.reasoning_tokens if written else None) or 0
+    # OpenAI counts thoughts among what was written, others beside it: that shows in the sum, for
+    # what was read and what was written are all there is.
+    rest = reasoning if usage.total_tokens is None else usage.total_tokens - prompt
+    completion = max(completion, rest)
     return TokenUsage(
         prompt_tokens=prompt,
         completion_tokens=completion,

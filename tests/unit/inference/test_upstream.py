@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import traceback
@@ -28,6 +29,7 @@ from inference.upstream.events import Events
 from inference.upstream.failures import failure_in_stream, failure_of_status, retry_after
 from inference.upstream.keys import UpstreamKeys
 from inference.upstream.messages import ChatFinal, ChatRequest, Delta
+from inference.upstream.wire import read_event, usage_of
 from tests.upstream import Served, served
 
 KEY = "sk-canary-0123456789abcdef"
@@ -151,33 +153,116 @@ async def test_a_failure_after_the_first_byte_says_what_was_sent(
     assert (usage.completion_tokens, usage.source) == (16, "estimate")
 
 
-async def test_what_was_said_in_the_same_bytes_as_a_failure_was_said() -> None:
-    said = b'data: {"id": "a", "choices": [{"index": 0, "delta": {"content": "Nearly"}}]}\n\n'
-    broke = b'data: {"error": {"message": "out of order", "code": "500"}}\n\n'
+@contextlib.asynccontextmanager
+async def saying(*events: Any, kind: str = "text/event-stream") -> AsyncIterator[UpstreamClient]:
+    """Give the client of an upstream that says just this, all at once, whatever it is asked."""
+    told = [msgspec.json.encode(event) for event in events]
+    if kind == "text/event-stream":
+        told = [b"data: " + event + b"\n\n" for event in told]
 
     async def at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-        writer.write(head + said + broke)
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n"
+        writer.write(head.encode() + b"".join(told))
         await writer.drain()
         writer.close()
 
     server = await asyncio.start_server(at_once, "127.0.0.1", 0)
     pool = Upstreams()
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    try:
+        yield pool.at(Upstream("odd", url))
+    finally:
+        await pool.close()
+        server.close()
+
+
+def piece(text: str | None, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    """Return an event of a stream."""
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+    return {"id": "a", "choices": [choice], **more}
+
+
+async def test_what_was_said_in_the_same_bytes_as_a_failure_was_said() -> None:
     deltas: list[Delta] = []
+    broke = {"error": {"message": "out of order", "code": "500"}}
+    async with saying(piece("Nearly"), broke) as client:
 
-    async def read() -> None:
-        async with pool.at(Upstream("broken", url)).stream(ChatRequest("m", ASKED, {})) as stream:
-            async for chunk in stream:
-                deltas.extend(chunk.deltas)
+        async def read() -> None:
+            async with client.stream(ChatRequest("m", ASKED, {})) as stream:
+                async for chunk in stream:
+                    deltas.extend(chunk.deltas)
 
-    with pytest.raises(EngineFailed) as failed:
-        await read()
-    await pool.close()
-    server.close()
+        with pytest.raises(EngineFailed) as failed:
+            await read()
     assert text_of(deltas) == "Nearly"
     assert failed.value.sent
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        # Thoughts are among what was written, as at OpenAI, or beside it.
+        ({"completion_tokens": 103, "total_tokens": 135, "reasoning_tokens": 94}, (103, 94)),
+        ({"completion_tokens": 9, "total_tokens": 135, "reasoning_tokens": 94}, (103, 94)),
+        ({"completion_tokens": 9, "total_tokens": 135}, (103, 0)),
+        ({"total_tokens": 135}, (103, 0)),
+        ({"completion_tokens": 9, "reasoning_tokens": 94}, (94, 94)),
+        # A sum of less than its parts changes none of them, nor is more billed than it says.
+        ({"completion_tokens": 9, "total_tokens": 20}, (9, 0)),
+        ({"completion_tokens": 9, "total_tokens": 41, "reasoning_tokens": 94}, (9, 9)),
+        ({}, (0, 0)),
+    ],
+)
+def test_what_was_written_is_what_the_sum_says(
+    told: dict[str, int], expected: tuple[int, int]
+) -> None:
+    thoughts = {"completion_tokens_details": {"reasoning_tokens": told.pop("reasoning_tokens", 0)}}
+    event = {"usage": {"prompt_tokens": 32, **told, **thoughts}}
+    usage = usage_of(read_event(msgspec.json.encode(event)).usage)
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens) == (32, *expected)
+
+
+def so_far(count: int | None) -> dict[str, Any]:
+    """Return a usage of a prompt of seven tokens."""
+    return {"usage": {"prompt_tokens": 7} | ({} if count is None else {"completion_tokens": count})}
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        # Told once, before anything was written.
+        ([piece("", **so_far(0)), *[piece("tok ")] * 40], (40, "estimate")),
+        ([piece("", **so_far(90)), *[piece("tok ")] * 40], (90, "upstream")),
+        # Told with every piece: a number that stays the same counts nothing.
+        ([piece("tok ", **so_far(1))] * 40, (40, "estimate")),
+        # A running count is the upstream's own; ours is of four signs a token.
+        ([piece("tok " * 4, **so_far(n)) for n in range(1, 41)], (40, "upstream")),
+        # Nothing is told of what was written.
+        ([*[piece("tok ")] * 40, {"choices": [], **so_far(None)}], (40, "estimate")),
+        ([*[piece("tok ")] * 40, {"choices": [], **so_far(33)}], (33, "upstream")),
+    ],
+)
+@pytest.mark.parametrize("finished", [True, False])
+async def test_what_is_written_after_the_count_counts(
+    events: list[dict[str, Any]], expected: tuple[int, str], *, finished: bool
+) -> None:
+    events = list(events)
+    if finished:
+        # The count of the whole comes after the end of the text.
+        after = [] if events[-1]["choices"] else [events.pop()]
+        events += [piece(None, "stop"), *after]
+    async with (
+        saying(*events) as client,
+        client.stream(ChatRequest("m", ASKED, {})) as stream,
+    ):
+        with contextlib.suppress(EngineUnavailable):
+            async for _ in stream:
+                pass
+        usage = stream.usage
+    assert usage.prompt_tokens == 7
+    assert (usage.completion_tokens, usage.source) == expected
 
 
 async def test_tool_calls_come_in_pieces_that_their_index_joins(client: UpstreamClient) -> None:
@@ -270,6 +355,27 @@ async def test_vectors(client: UpstreamClient) -> None:
     answer = await client.embeddings({"model": "e", "input": ["a", "b"]})
     assert len(msgspec.json.decode(answer.data)) == 2
     assert answer.usage.prompt_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, (5, "estimate")),
+        ({"usage": {}}, (5, "estimate")),
+        ({"usage": {"total_tokens": 3}}, (3, "upstream")),
+        ({"usage": {"prompt_tokens": 3, "total_tokens": 3}}, (3, "upstream")),
+        # It is told that it cost nothing.
+        ({"usage": {"prompt_tokens": 0, "total_tokens": 0}}, (0, "upstream")),
+    ],
+)
+async def test_vectors_without_a_count_have_a_likely_one(
+    told: dict[str, Any], expected: tuple[int, str]
+) -> None:
+    async with saying({"data": [], **told}, kind="application/json") as client:
+        # Three tokens and a sign of another script; one token.
+        answer = await client.embeddings({"model": "e", "input": ["a b c d e f é", "a"]})
+    assert (answer.usage.prompt_tokens, answer.usage.source) == expected
+    assert answer.usage.completion_tokens == 0
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
-from pydantic import BaseModel, ConfigDict
 from temporalio import activity
 
 from activities.dependencies import Dependencies
 from activities.failures import typed_failures
 from activities.output import expressible
+from activities.route_rules import Rule
 from store import tasks
 from store.catalogue import Catalogue, Model
 from store.pricing import models_of
 from workflows.contracts import Candidate, DecideInput, Decision
 from workflows.errors import NotFound
 
-__all__ = ["Router", "Rule", "choose"]
+__all__ = ["Router", "choose"]
 
 # A cautious guess before the tokenizer has spoken: English has about four characters a token,
 # code and other scripts fewer. Assembly counts exactly, and trims.
@@ -26,26 +24,6 @@ CONSTRAINS = "json_schema"
 # What it must be able to for a choice among tools to be held to them; and who does without.
 CHOOSES = "grammar"
 TOOLS = "tools"
-
-
-class When(BaseModel):
-    """Conditions under which a rule applies; prompt lengths in tokens."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    capabilities: tuple[str, ...] = ()
-    max_prompt_tokens: int | None = None
-    min_prompt_tokens: int | None = None
-
-
-class Rule(BaseModel):
-    """One candidate of a route, as the catalogue keeps it."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model: str
-    when: When = When()
-    max_usd_per_million_output: Decimal | None = None
 
 
 class Router:

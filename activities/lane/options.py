@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from activities.router import Rule
+from activities.route_rules import Rule
 from activities.transcript import PROMPT_FORMAT
 from inference.upstream.estimate import most_tokens
 from inference.upstream.options import options_of as upstream_options

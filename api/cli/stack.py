@@ -24,9 +24,7 @@ from deploy.local.errors import PartFailed, StackError
 from deploy.local.home import Home, StackLock
 from deploy.local.plan import ALL_PARTS
 from deploy.local.report import Event, Report, Tee
-from deploy.local.stack import Stack
 from deploy.local.state import StackState, read_state, stop_stack
-from deploy.local.supervise import run_until_signalled
 from settings import state_folder
 
 __all__ = ["down", "status", "up"]
@@ -59,6 +57,10 @@ def up(
             summary = _start_detached(home, parts, StartDisplay(quiet=as_json))
             _show_ready(summary, as_json=as_json, detached=True)
             return
+        # What runs a stack takes a second to import; `down`, `status` and `--detach` run none.
+        from deploy.local.stack import Stack
+        from deploy.local.supervise import run_until_signalled
+
         display = StartDisplay(quiet=as_json)
 
         def on_ready(event: Event) -> None:

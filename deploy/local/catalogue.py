@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from activities.router import Rule
+from activities.route_rules import Rule
 from deploy.local.database import admin_url
 from deploy.local.errors import StackError
 from deploy.local.part import Say

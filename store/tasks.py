@@ -148,6 +148,16 @@ async def was_filed_with(
     return bool(rows)
 
 
+async def free_idempotency_key(db: Database, organisation_id: UUID, task_id: UUID) -> None:
+    """Takes the idempotency key from a task that ended without success: the next one has it."""
+    await db.run(
+        organisation_id,
+        "update tasks set idempotency_key = null where organisation_id = %s and task_id = %s"
+        " and status in ('failed', 'cancelled')",
+        (organisation_id, task_id),
+    )
+
+
 async def discard_task(db: Database, organisation_id: UUID, task_id: UUID) -> bool:
     """Takes back a task whose start failed, and frees its idempotency key.
 

@@ -145,6 +145,7 @@ class Slice:
             # One call however often this line is taken up; the next one only after it has failed.
             "idempotency_key": f"batch:{self.asked.batch_id}:{taken.line}:{taken.tries}",
             "request_digest": f"batch:{self.asked.batch_id}:{taken.line}",
+            "once": True,
         }
         if call.texts is not None:
             vectors = await self.lane.embed(spec, call.texts, **how)

@@ -82,8 +82,12 @@ class FastLane:
         idempotency_key: str | None,
         request_digest: str,
         cache: str,
+        once: bool = False,
     ) -> LiveCall | KeptCall:
         """Open a call and wait for the first of its answer.
+
+        A repetition is answered as its first call was. One that failed or was cancelled is made
+        anew under its key, unless there is to be but one call: then it is told how that ended.
 
         Raises:
             OverlineError: It is refused; nothing was used up.
@@ -101,6 +105,7 @@ class FastLane:
                 idempotency_key=idempotency_key,
                 request_digest=request_digest,
                 cache=cache,
+                once=once,
             )
 
         return await self._policing.under(who, spec, lambda: texts_of(spec), begin)
@@ -114,6 +119,7 @@ class FastLane:
         idempotency_key: str | None,
         request_digest: str,
         cache: str,
+        once: bool = False,
         within: bool = False,
     ) -> LiveCall | KeptCall:
         deps = self.deps
@@ -135,13 +141,11 @@ class FastLane:
             cache_key=key,
             staged=staged(options[0], prompt),
             longest=_longest(spec, options[0]),
+            once=once,
             within=within,
         )
         if known.how == "earlier":
-            first = await first_of(known, request_digest, self.deps.db, self.live)
-            originals = await self._policing.originals(first)
-            first = dataclasses.replace(first, rate=known.rate)
-            return kept(spec, first, originals, replayed=True)
+            return kept(spec, known, await self._policing.originals(known), replayed=True)
         if key is not None:
             record_cache(known.how == "cached")
         record_task("accepted")
@@ -183,8 +187,9 @@ class FastLane:
         origin: Origin,
         idempotency_key: str | None,
         request_digest: str,
+        once: bool = False,
     ) -> EmbeddedCall:
-        """Embed texts.
+        """Embed texts; a repetition as in `open`.
 
         Raises:
             OverlineError: It is refused; nothing was used up.
@@ -203,6 +208,7 @@ class FastLane:
                 dataclasses.replace(made, sealed=None),
                 idempotency_key=idempotency_key,
                 request_digest=request_digest,
+                once=once,
             )
 
         return await self._policing.under(who, spec, lambda: {"input": texts}, begin)
@@ -216,6 +222,7 @@ class FastLane:
         *,
         idempotency_key: str | None,
         request_digest: str,
+        once: bool,
     ) -> EmbeddedCall:
         option = embedder_of(await self.deps.catalogue.read(), spec)
         embedder = Embedder(self.deps, option, spec, texts)
@@ -237,16 +244,16 @@ class FastLane:
                 likely_prompt=tokens,
             ),
             longest=0,
+            once=once,
         )
         if known.how == "earlier":
-            first = await first_of(known, request_digest, self.deps.db, self.live)
-            assert first.answer is not None
+            assert known.answer is not None
             return EmbeddedCall(
-                first.task_id,
-                first.model,
-                first.answer["vectors"],
-                usage_of(first.usage).prompt_tokens,
-                first.billed_usd,
+                known.task_id,
+                known.model,
+                known.answer["vectors"],
+                usage_of(known.usage).prompt_tokens,
+                known.billed_usd,
                 replayed=True,
                 rate=known.rate,
                 safety=made.call.said,
@@ -298,8 +305,10 @@ class FastLane:
         cache_key: str | None,
         staged: calls.Staged,
         longest: int | None,
+        once: bool,
         within: bool = False,
     ) -> calls.Known:
+        """File a call, or find the one that it repeats, over and with an answer."""
         asked = calls.Asked(
             key_id=who.key_id,
             key_digest=who.key_digest,
@@ -327,6 +336,17 @@ class FastLane:
             decisions=made.call.decisions,
             redactions=made.sealed,
         )
+        while True:
+            known = await self._filed(asked)
+            if known.how != "earlier":
+                return known
+            # Its own row can be the first one only where this very statement ran before.
+            own = known.task_id == asked.task_id
+            first = await first_of(known, request_digest, self.deps.db, self.live, once=once or own)
+            if first is not None:
+                return dataclasses.replace(first, how="earlier", rate=known.rate)
+
+    async def _filed(self, asked: calls.Asked) -> calls.Known:
         try:
             known = await calls.open_call(self.deps.db, asked)
         except KeyRestricted as restricted:
@@ -335,7 +355,7 @@ class FastLane:
             if isinstance(error, DatabaseUnavailable):
                 record_refusal("database_unavailable", "database")
             # It may have been opened, and this process lives, so nobody else would look for it.
-            self.lease.doubt(who.key_id, who.key_digest, made.task_id)
+            self.lease.doubt(asked.key_id, asked.key_digest, asked.task_id)
             raise
         match known:
             case calls.Unauthenticated() | calls.WrongScope():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -21,18 +22,29 @@ _POLL_S = 0.1
 
 
 async def first_of(
-    known: Known, request_digest: str, db: Database, live: Mapping[UUID, LiveCall]
-) -> Known:
-    """Wait for the first call that a repetition repeats, and return it with its answer.
+    known: Known,
+    request_digest: str,
+    db: Database,
+    live: Mapping[UUID, LiveCall],
+    *,
+    once: bool,
+) -> Known | None:
+    """Wait for the first call that a repetition repeats, and return it as it ended.
 
     Args:
         known: That call, as it was found.
         request_digest: Of the repetition.
         db: The database.
         live: Calls that this process makes.
+        once: There is to be no second call, however the first one ended.
+
+    Returns:
+        None: it failed or was cancelled, so there is no answer to give again. Its idempotency key
+        is the repetition's now.
 
     Raises:
-        OverlineError: The key is another request's, or the first one failed, or still runs.
+        OverlineError: The key is another request's, or the first one still runs; where there is to
+            be no second one, it failed.
     """
     if known.conflict and not await tasks.was_filed_with(
         db, known.organisation_id, known.task_id, request_digest
@@ -41,9 +53,9 @@ async def first_of(
             "This idempotency key was used for another request; use a new key for a new request.",
             code="idempotency_key_reused",
         )
-    waited = 0.0
+    patient_until = time.monotonic() + PATIENCE_S
     while known.status in ("accepted", "running"):
-        if waited >= PATIENCE_S:
+        if time.monotonic() >= patient_until:
             raise Conflict(
                 "The first request with this idempotency key is still being answered.",
                 code="idempotency_key_in_use",
@@ -53,14 +65,16 @@ async def first_of(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_POLL_S if own is None else 1.0):
                 await (asyncio.sleep(_POLL_S) if own is None else own.over.wait())
-        waited += _POLL_S
         again = await read_call(db, known.organisation_id, known.task_id)
         known = again or known
-    if known.answer is None:
+    if known.answer is not None and (once or known.status != "cancelled"):
+        return known
+    if once:
         told = known.error or {}
         raise Internal(
             "The first request with this idempotency key failed: "
             + str(told.get("message", known.status)),
             code=f"earlier_request_{known.status}",
         )
-    return known
+    await tasks.free_idempotency_key(db, known.organisation_id, known.task_id)
+    return None

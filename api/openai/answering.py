@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.lane import Call, Lane
-from api.openai.errors import OpenAIError, error_response
+from api.openai.errors import error_of, error_response
 from api.openai.failures import openai_error
 from api.openai.rate_headers import rate_headers
 from api.openai.rendering import Rendering
+from workflows import errors
 from workflows.contracts.call import CLIENT_GONE, OnDisconnect
 
 __all__ = ["CallAnswer", "call_headers"]
@@ -90,6 +91,30 @@ async def _watching(receive: Receive, policy: OnDisconnect) -> AsyncIterator[_Cl
         watcher.cancel()
 
 
+def _ends_the_call(cancelled: asyncio.CancelledError) -> bool:
+    """Whether it is the call that is cancelled, and not who answers; then they may go on."""
+    task = asyncio.current_task()
+    if cancelled.args != (CLIENT_GONE,) or task is None:
+        return False
+    task.uncancel()
+    return True
+
+
+@contextlib.contextmanager
+def _told_of_its_end() -> Iterator[None]:
+    """Make the end of a call an error to tell: somebody else may end it while its client waits."""
+    try:
+        yield
+    except asyncio.CancelledError as cancelled:
+        if not _ends_the_call(cancelled):
+            raise
+        raise error_of(
+            errors.Conflict,
+            "This request was cancelled while it was made.",
+            code="request_cancelled",
+        ) from None
+
+
 class CallAnswer(Response):
     """The answer that a call is.
 
@@ -121,36 +146,36 @@ class CallAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
+        try:
+            async with _watching(receive, self.policy) as client:
+                answer = await self._made(scope, client, send)
+                if answer is not None and not client.gone:
+                    await answer(scope, receive, send)
+        except asyncio.CancelledError as cancelled:
+            # The client left while the last of it was sent.
+            if not _ends_the_call(cancelled):
+                raise
+
+    async def _made(self, scope: Scope, client: _Client, send: Send) -> Response | None:
+        """Make the call; return what there is to send of it, which is nothing after a stream."""
         request_id = str(scope.get("state", {}).get("request_id", ""))
         call: Call | None = None
         try:
-            async with _watching(receive, self.policy) as client:
-                try:
-                    call = await self.opened()
-                    scope["state"]["task_id"] = str(call.task_id)
-                    if self.stream:
-                        await self._stream(call, client, send, request_id)
-                        return
-                    async for _ in call.pieces():
-                        pass
-                    answer = self._whole(call)
-                except OpenAIError as error:
-                    answer = error_response(error, request_id)
-                except Exception as error:
-                    answer = error_response(openai_error(error), request_id)
-                    if call is not None:
-                        self.lane.let_go(call)
-                        answer.headers["x-overline-task"] = str(call.task_id)
-                if not client.gone:
-                    await answer(scope, receive, send)
-        except asyncio.CancelledError as gone:
-            if gone.args != (CLIENT_GONE,):
-                raise
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
+            with _told_of_its_end():
+                call = await self.opened()
+                scope["state"]["task_id"] = str(call.task_id)
+                if self.stream:
+                    await self._stream(call, client, send, request_id)
+                    return None
+                async for _ in call.pieces():
+                    pass
+                return self._whole(call)
+        except Exception as error:
+            answer = error_response(openai_error(error), request_id)
             if call is not None:
                 self.lane.let_go(call)
+                answer.headers["x-overline-task"] = str(call.task_id)
+            return answer
 
     def _whole(self, call: Call) -> Response:
         return Response(
@@ -167,7 +192,9 @@ class CallAnswer(Response):
                 await send({"type": "http.response.body", "body": data, "more_body": more})
 
         headers = {
-            **_headers(call, f"{call.billed_usd:f}" if call.cache == "hit" else None),
+            **_headers(
+                call, f"{call.billed_usd:f}" if call.cache == "hit" or call.replayed else None
+            ),
             "content-type": "text/event-stream; charset=utf-8",
             "cache-control": "no-cache",
             "x-accel-buffering": "no",
@@ -180,10 +207,11 @@ class CallAnswer(Response):
             }
         )
         try:
-            await write(rendering.begin(call))
-            async for deltas in call.pieces():
-                await write(rendering.of(deltas))
-            end = rendering.end(call)
+            with _told_of_its_end():
+                await write(rendering.begin(call))
+                async for deltas in call.pieces():
+                    await write(rendering.of(deltas))
+                end = rendering.end(call)
         except Exception as error:
             self.lane.let_go(call)
             await write(rendering.broken(openai_error(error), request_id), more=False)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 
@@ -193,27 +191,89 @@ async def test_a_client_that_leaves_a_model_of_ours_pays_what_the_engine_counted
     books.assert_nothing_held(caller.organisation_id)
 
 
-async def test_a_call_cancelled_over_rest_is_billed_too(caller: Caller, books: Any) -> None:
-    body = {
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_call_cancelled_over_rest_is_billed_and_its_client_told(
+    stream: bool, caller: Caller, books: Any
+) -> None:
+    asked: Any = {
         "model": "scripted",
         "messages": [{"role": "user", "content": say(words(80), pace_ms=20)}],
-        "stream": True,
     }
-    seen = 0
-    # The connection is closed in the middle of the answer.
-    with contextlib.suppress(httpx2.HTTPError):
-        async with caller.http.stream("POST", "/v1/chat/completions", json=body) as answer:
-            task_id = answer.headers["x-overline-task"]
-            async for _ in answer.aiter_lines():
-                seen += 1
-                if seen == 30:
-                    assert (await caller.cancel(task_id))["requested"] is True
+    # As its users have it: it tries again what may be tried again.
+    async with client_of(caller, max_retries=2) as client:
+        calling = asyncio.ensure_future(_read(client, asked, stream=stream))
+        (begun,) = await _begun(books, caller)
+        await asyncio.sleep(0.3)
+        assert (await caller.cancel(str(begun["task_id"])))["requested"] is True
+        with pytest.raises(openai.APIError) as told:
+            await calling
+    assert told.value.code == "request_cancelled"
+    if not stream:
+        assert isinstance(told.value, openai.ConflictError)
+        assert told.value.response.headers["x-should-retry"] == "false"
     rows = await settled(books, caller, 1)
     assert rows[0]["outcome"] == "cancelled"
     assert rows[0]["billed_usd"] > 0
     await books.assert_attempts_equal(rows)
-    task = await caller.task(task_id)
+    task = await caller.task(str(begun["task_id"]))
     assert (task["kind"], task["status"]) == ("call", "cancelled")
+    own_id = f"chatcmpl-{str(begun['task_id']).replace('-', '')}"
+    read = await caller.http.get(f"/v1/chat/completions/{own_id}")
+    assert (read.status_code, read.json()["error"]["code"]) == (409, "call_cancelled")
+
+
+async def _read(client: openai.AsyncOpenAI, asked: Any, *, stream: bool) -> None:
+    answer = await client.chat.completions.create(**asked, stream=stream)
+    if stream:
+        async for _ in answer:
+            pass
+
+
+async def _begun(books: Any, caller: Caller) -> list[dict[str, Any]]:
+    """Wait until a call of the caller's is made."""
+    for _ in range(200):
+        rows: list[dict[str, Any]] = books.rows(
+            "select task_id from tasks where organisation_id = %s and status = 'running'",
+            caller.organisation_id,
+        )
+        if rows:
+            break
+        await asyncio.sleep(0.02)
+    return rows
+
+
+async def test_a_repetition_of_what_has_no_whole_answer_is_made_anew(
+    caller: Caller, books: Any, upstream: Served
+) -> None:
+    key = {"Idempotency-Key": "again"}
+    asked: Any = {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": say(words(40), pace_ms=20)}],
+        "extra_headers": key,
+    }
+    async with client_of(caller) as client:
+        # The client gave up, so its call was cut off; half of an answer is none to give again.
+        with pytest.raises(openai.APITimeoutError):
+            await client.with_options(timeout=0.5).chat.completions.create(**asked)
+        whole = await client.chat.completions.create(**asked)
+        assert whole.choices[0].message.content == words(40)
+        again = await client.chat.completions.create(**asked)
+        assert (again.id, again.choices) == (whole.id, whole.choices)
+        rows = await settled(books, caller, 2)
+        assert [row["outcome"] for row in rows] == ["cancelled", "succeeded"]
+
+        # What failed says so as often as it fails, in the same words, and not when it does not.
+        broken: Any = {"model": "mock-503", "messages": HI, "extra_headers": {**key}}
+        broken["extra_headers"]["Idempotency-Key"] = "broken"
+        before = upstream.stats.requests
+        for _ in range(2):
+            with pytest.raises(openai.InternalServerError) as told:
+                await client.chat.completions.create(**broken)
+            assert told.value.status_code == 503
+        assert upstream.stats.requests == before + 2
+        with pytest.raises(openai.UnprocessableEntityError):
+            await client.chat.completions.create(**broken | {"model": "mock"})
+    books.assert_nothing_held(caller.organisation_id)
 
 
 async def test_a_call_that_is_to_be_finished_is_finished(

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from api.openai.chat import ModelName
 from api.openai.errors import OpenAIError
 from api.openai.fields import Asked, User, read, refuse_unsupported
+from api.openai.sampling import ModelName
 
 __all__ = ["EmbeddingRequest", "embedding_answer", "read_embedding"]
 

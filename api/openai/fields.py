@@ -5,14 +5,29 @@ Pydantic's messages are not used, because some of them quote the input.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from api.openai.errors import OpenAIError
 
-__all__ = ["Asked", "LogitBias", "Metadata", "Stop", "User", "read", "refuse_unsupported"]
+__all__ = [
+    "Asked",
+    "LogitBias",
+    "Metadata",
+    "Stop",
+    "User",
+    "check_choice",
+    "check_names",
+    "check_type",
+    "missing",
+    "param_of",
+    "read",
+    "refuse_unsupported",
+    "wrong",
+    "wrong_type",
+]
 
 
 class Asked(BaseModel):
@@ -149,3 +164,63 @@ def refuse_unsupported(param: str, why: str) -> OpenAIError:
         code="unsupported_parameter",
         param=param,
     )
+
+
+def wrong(param: str, message: str, code: str = "invalid_value") -> OpenAIError:
+    """Return the refusal of a parameter that cannot be used as it is."""
+    return OpenAIError(400, message, code=code, param=param)
+
+
+def missing(param: str) -> OpenAIError:
+    """Return the refusal of a request without a parameter that it needs."""
+    return wrong(param, f"Missing required parameter: '{param}'.", "missing_required_parameter")
+
+
+def wrong_type(param: str, expected: str) -> OpenAIError:
+    """Return the refusal of a parameter of another type than is expected: `a string`."""
+    return wrong(param, f"Invalid type for '{param}': expected {expected}.", "invalid_type")
+
+
+_EXPECTED: Mapping[type, str] = {
+    str: "a string",
+    bool: "true or false",
+    dict: "an object",
+    list: "an array",
+}
+
+
+def check_type(document: Mapping[str, Any], name: str, kind: type, where: str) -> None:
+    """Look at a field that may be left out, or null.
+
+    Raises:
+        OpenAIError: It is of another type (400).
+    """
+    value = document.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise wrong_type(f"{where}.{name}", _EXPECTED[kind])
+
+
+def check_choice(
+    document: Mapping[str, Any], name: str, choices: tuple[str, ...], where: str
+) -> None:
+    """Look at a field that may be left out, or null, or one of some words.
+
+    Raises:
+        OpenAIError: It is something else (400).
+    """
+    value = document.get(name)
+    if value is not None and value not in choices:
+        param = f"{where}.{name}"
+        raise wrong(param, f"Invalid value for '{param}': expected one of {', '.join(choices)}.")
+
+
+def check_names(document: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    """Look at the names of an object's fields: none is dropped silently; what is null was not said.
+
+    Raises:
+        OpenAIError: One is not known (400).
+    """
+    for name, value in document.items():
+        if name not in known and value is not None:
+            param = f"{where}.{name[:80]}"
+            raise wrong(param, f"Unknown parameter: '{param}'.", "unknown_parameter")

@@ -12,6 +12,7 @@ from api.openai.chat_answers import DONE, ChatChunks, chat_completion
 from api.openai.completion_answers import CompletionChunks, text_completion
 from api.openai.errors import OpenAIError, error_object
 from api.openai.response_answers import ResponseEvents, response_object
+from api.openai.response_names import ResponseNames
 from api.openai.responses import ResponseRequest
 from inference.upstream.messages import Delta
 
@@ -35,6 +36,9 @@ class Rendering(Protocol):
 
     def broken(self, error: OpenAIError, request_id: str) -> bytes:
         """Return what it says when it cannot go on: nothing comes after that."""
+
+    def told(self, error: OpenAIError) -> OpenAIError:
+        """Return an error by the names that the route has for what is meant."""
 
 
 def call_id(prefix: str, call: Call) -> str:
@@ -62,6 +66,10 @@ class _Chunked:
     def broken(self, error: OpenAIError, request_id: str) -> bytes:
         """Return an error that SDKs raise; the last line never comes."""
         return b"data: " + msgspec.json.encode(error_object(error, request_id)) + b"\n\n"
+
+    def told(self, error: OpenAIError) -> OpenAIError:
+        """Return an error as it is: its names are those of chat completions."""
+        return error
 
 
 class Chat(_Chunked):
@@ -121,8 +129,9 @@ class Completion(_Chunked):
 class Responses:
     """Responses."""
 
-    def __init__(self, request: ResponseRequest) -> None:
+    def __init__(self, request: ResponseRequest, names: ResponseNames) -> None:
         self._request = request
+        self._names = names
         self._events: ResponseEvents | None = None
 
     def whole(self, call: Call) -> dict[str, Any]:
@@ -159,4 +168,8 @@ class Responses:
     def broken(self, error: OpenAIError, request_id: str) -> bytes:
         """Return the event of a stream that cannot go on."""
         assert self._events is not None
-        return self._events.broken(error, request_id)
+        return self._events.broken(self.told(error), request_id)
+
+    def told(self, error: OpenAIError) -> OpenAIError:
+        """Return an error by the names of responses."""
+        return self._names.told(error)

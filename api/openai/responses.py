@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import Field, StringConstraints
 
-from api.openai.chat import ModelName
-from api.openai.conversation import check_messages
-from api.openai.errors import OpenAIError
-from api.openai.fields import Asked, Metadata, User, read, refuse_unsupported
+from api.openai.fields import (
+    Metadata,
+    User,
+    check_choice,
+    check_names,
+    read,
+    refuse_unsupported,
+    wrong_type,
+)
+from api.openai.sampling import (
+    CacheRetention,
+    Effort,
+    Generating,
+    ObfuscationOptions,
+    Verbosity,
+    check_stream_options,
+)
 from api.openai.tools import check_response_format, check_tools
 
-__all__ = [
-    "ResponseRequest",
-    "chat_parameters",
-    "conversation_of",
-    "messages_of",
-    "read_response",
-]
+__all__ = ["ResponseRequest", "chat_parameters", "read_response"]
 
 _REFUSED = {
     "access_programs": "there are none",
-    "background": "ask with 'Overline-On-Disconnect: finish', and read it by its id",
+    "background": "ask with 'X-Overline-On-Disconnect: finish', and read it by its id",
     "background_options": "see 'background'",
     "context_management": "nothing is left out of a conversation here",
     "conversation": "use 'previous_response_id'",
@@ -34,26 +40,18 @@ _REFUSED = {
 }
 
 
-class ResponseRequest(Asked):
+class ResponseRequest(Generating):
     """A response."""
 
-    model: ModelName = Field(description="A model, a wildcard's match, or a route.")
     input: Any = Field(default=None, description="A text, or items.")
     instructions: str | None = Field(default=None, description="What a system message would say.")
     previous_response_id: Annotated[str, StringConstraints(max_length=128)] | None = Field(
         default=None, description="The conversation goes on from there."
     )
-    stream: bool | None = Field(default=None, description="Events as it is written.")
-    stream_options: dict[str, Any] | None = Field(
-        default=None, description="`include_obfuscation` is accepted; nothing is padded."
-    )
+    stream_options: ObfuscationOptions | None = Field(default=None, description="See there.")
     max_output_tokens: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Longest answer, in tokens."
     )
-    temperature: float | None = Field(
-        default=None, ge=0, le=2, description="0 is greedy; 1 unless said otherwise."
-    )
-    top_p: float | None = Field(default=None, gt=0, le=1, description="Nucleus, 0 to 1.")
     top_logprobs: int | None = Field(default=None, ge=0, le=20, description="Where the engine can.")
     tools: list[Any] | None = Field(default=None, description="Functions the model may call.")
     tool_choice: Any = Field(
@@ -66,7 +64,6 @@ class ResponseRequest(Asked):
         default=None, description="`format`: the form of the answer; `verbosity`."
     )
     reasoning: dict[str, Any] | None = Field(default=None, description="`effort`.")
-    user: User | None = Field(default=None, description="For attribution in the ledger.")
     safety_identifier: User | None = Field(default=None, description="The same, by its newer name.")
     metadata: Metadata | None = Field(default=None, description="Tags for attribution.")
     store: bool | None = Field(default=None, description="`false`: not to be read again.")
@@ -76,7 +73,7 @@ class ResponseRequest(Asked):
     prompt_cache_key: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
         default=None, description="A hint, passed on to upstreams."
     )
-    prompt_cache_retention: str | None = Field(
+    prompt_cache_retention: CacheRetention | None = Field(
         default=None, description="A hint, passed on to upstreams."
     )
     prompt_cache_options: dict[str, Any] | None = Field(
@@ -101,7 +98,8 @@ def read_response(document: Any) -> ResponseRequest:
     """
     request = read(ResponseRequest, document)
     for name, why in _REFUSED.items():
-        if getattr(request, name) not in (None, False):
+        value = getattr(request, name)
+        if value is not None and value is not False:
             raise refuse_unsupported(name, why)
     if request.truncation not in (None, "disabled"):
         raise refuse_unsupported("truncation", "only 'disabled' is")
@@ -110,157 +108,28 @@ def read_response(document: Any) -> ResponseRequest:
     for number, wanted in enumerate(request.include or ()):
         if wanted != "message.output_text.logprobs":
             raise refuse_unsupported(f"include[{number}]", "nothing of that kind is made here")
-    for name in ("reasoning", "text"):
-        _known(getattr(request, name), name, _KNOWN[name])
-    # What the conversion needs is looked at by it; a history is looked at once it is there.
-    chat_parameters(request)
-    own = messages_of(request.input)
-    if request.previous_response_id is None:
-        check_messages([*_instructed(request), *own], "input")
+    check_stream_options(request.stream, request.stream_options)
+    for name, (known, choice, choices) in _OBJECTS.items():
+        given = getattr(request, name) or {}
+        for each, value in given.items():
+            if each not in known and value is not None:
+                raise refuse_unsupported(f"{name}.{each[:80]}", "no engine here can")
+        check_choice(given, choice, choices, name)
     return request
 
 
-_KNOWN = {"reasoning": frozenset({"effort"}), "text": frozenset({"format", "verbosity"})}
-
-
-def _known(given: dict[str, Any] | None, param: str, names: frozenset[str]) -> None:
-    for name, value in (given or {}).items():
-        if name not in names and value is not None:
-            raise refuse_unsupported(f"{param}.{name[:80]}", "no engine here can")
-
-
-def _instructed(request: ResponseRequest) -> list[dict[str, Any]]:
-    if request.instructions is None:
-        return []
-    return [{"role": "system", "content": request.instructions}]
-
-
-def conversation_of(
-    request: ResponseRequest, history: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the messages of a request: instructions, what went before, and its own.
-
-    Raises:
-        OpenAIError: Together they are no conversation (400).
-    """
-    messages = [*_instructed(request), *history, *messages_of(request.input)]
-    check_messages(messages, "input")
-    return messages
-
-
-def messages_of(asked: Any) -> list[dict[str, Any]]:
-    """Return input items as chat messages.
-
-    Raises:
-        OpenAIError: An item cannot be used (400).
-    """
-    if asked is None:
-        raise OpenAIError(
-            400,
-            "Missing required parameter: 'input'.",
-            code="missing_required_parameter",
-            param="input",
-        )
-    if isinstance(asked, str):
-        return [{"role": "user", "content": asked}]
-    if not isinstance(asked, list):
-        raise _wrong("input", "Invalid type for 'input': expected a string or an array.")
-    if not asked:
-        raise OpenAIError(
-            400, "'input' needs at least 1 item(s).", code="empty_array", param="input"
-        )
-    messages: list[dict[str, Any]] = []
-    for number, item in enumerate(asked):
-        where = f"input[{number}]"
-        if not isinstance(item, dict):
-            raise _wrong(where, f"Invalid type for '{where}': expected an object.")
-        match item.get("type", "message"):
-            case "message":
-                messages.append(_message(item, where))
-            case "function_call":
-                _add_call(messages, item, where)
-            case "function_call_output":
-                messages.append(
-                    {
-                        "role": "tool",
-                        "tool_call_id": _text(item, "call_id", where),
-                        "content": _output(item, where),
-                    }
-                )
-            case _:
-                raise refuse_unsupported(
-                    f"{where}.type", "messages, function calls and their outputs are"
-                )
-    return messages
-
-
-def _message(item: dict[str, Any], where: str) -> dict[str, Any]:
-    role, content = item.get("role"), item.get("content")
-    for name in item:
-        if name not in ("type", "role", "content", "id", "status", "phase"):
-            raise OpenAIError(
-                400,
-                f"Unknown parameter: '{where}.{name[:80]}'.",
-                code="unknown_parameter",
-                param=f"{where}.{name[:80]}",
-            )
-    if not isinstance(content, list):
-        return {"role": role, "content": content}
-    parts = [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return {"role": role, "content": parts[0]["text"]}
-    return {"role": role, "content": parts}
-
-
-def _part(part: Any, where: str) -> dict[str, Any]:
-    if not isinstance(part, dict):
-        raise _wrong(where, f"Invalid type for '{where}': expected an object.")
-    match part.get("type"):
-        case "input_text" | "output_text":
-            return {"type": "text", "text": _text(part, "text", where)}
-        case "refusal":
-            return {"type": "refusal", "refusal": _text(part, "refusal", where)}
-        case "input_image" if part.get("file_id") is None:
-            image = {"url": _text(part, "image_url", where)}
-            if part.get("detail") is not None:
-                image["detail"] = part["detail"]
-            return {"type": "image_url", "image_url": image}
-        case None:
-            raise _missing(f"{where}.type")
-        case _:
-            raise refuse_unsupported(f"{where}.type", "texts and images by URL are")
-
-
-def _add_call(messages: list[dict[str, Any]], item: dict[str, Any], where: str) -> None:
-    call = {
-        "id": _text(item, "call_id", where),
-        "type": "function",
-        "function": {
-            "name": _text(item, "name", where),
-            "arguments": _text(item, "arguments", where),
-        },
-    }
-    last = messages[-1] if messages else None
-    if last is not None and last["role"] == "assistant":
-        last.setdefault("tool_calls", []).append(call)
-    else:
-        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
-
-
-def _output(item: dict[str, Any], where: str) -> Any:
-    output = item.get("output")
-    if isinstance(output, str):
-        return output
-    if not isinstance(output, list):
-        raise _missing(f"{where}.output")
-    return [_part(part, f"{where}.output[{number}]") for number, part in enumerate(output)]
+#: Of fields that are objects: what they may have, and which of it is one of some words.
+_OBJECTS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
+    "reasoning": (("effort",), "effort", get_args(Effort)),
+    "text": (("format", "verbosity"), "verbosity", get_args(Verbosity)),
+}
 
 
 def chat_parameters(request: ResponseRequest) -> dict[str, Any]:
     """Return the parameters of a request by the names they have for chat completions.
 
     Raises:
-        OpenAIError: A tool or a format cannot be used (400).
+        OpenAIError: A tool or a format cannot be used (400), by those names.
     """
     parameters: dict[str, Any] = {}
     for name, value in (
@@ -286,6 +155,7 @@ def chat_parameters(request: ResponseRequest) -> dict[str, Any]:
     choice = request.tool_choice
     if choice is not None and (request.tools or choice not in ("auto", "none")):
         if isinstance(choice, dict) and choice.get("type") == "function":
+            check_names(choice, ("type", "name"), "tool_choice")
             choice = {"type": "function", "function": {"name": choice.get("name")}}
         parameters["tool_choice"] = choice
     check_tools(parameters.get("tools"), parameters.get("tool_choice"))
@@ -293,8 +163,8 @@ def chat_parameters(request: ResponseRequest) -> dict[str, Any]:
     if isinstance(form, dict) and form.get("type") == "json_schema":
         named = {name: form[name] for name in form if name != "type"}
         form = {"type": "json_schema", "json_schema": named}
-    check_response_format(form, "text.format")
-    if form is not None and form.get("type") != "text":
+    check_response_format(form)
+    if form is not None and form["type"] != "text":
         parameters["response_format"] = form
     return parameters
 
@@ -302,33 +172,12 @@ def chat_parameters(request: ResponseRequest) -> dict[str, Any]:
 def _tool(tool: Any, number: int) -> Any:
     where = f"tools[{number}]"
     if not isinstance(tool, dict):
-        raise _wrong(where, f"Invalid type for '{where}': expected an object.")
+        raise wrong_type(where, "an object")
     if tool.get("type") != "function":
         raise refuse_unsupported(f"{where}.type", "only functions are")
     named = ("name", "description", "parameters", "strict")
+    check_names(tool, ("type", *named), where)
     return {
         "type": "function",
         "function": {name: tool[name] for name in named if tool.get(name) is not None},
     }
-
-
-def _text(item: dict[str, Any], name: str, where: str) -> str:
-    value = item.get(name)
-    if value is None:
-        raise _missing(f"{where}.{name}")
-    if not isinstance(value, str):
-        raise _wrong(f"{where}.{name}", f"Invalid type for '{where}.{name}': expected a string.")
-    return value
-
-
-def _wrong(param: str, message: str) -> OpenAIError:
-    return OpenAIError(400, message, code="invalid_type", param=param)
-
-
-def _missing(param: str) -> OpenAIError:
-    return OpenAIError(
-        400,
-        f"Missing required parameter: '{param}'.",
-        code="missing_required_parameter",
-        param=param,
-    )

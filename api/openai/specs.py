@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from api.openai.chat import read_chat
-from api.openai.completions import read_completion
+from api.openai.completions import DEFAULT_LONGEST, read_completion
+from api.openai.conversation import check_messages
 from api.openai.embeddings import EmbeddingRequest, read_embedding
+from api.openai.errors import OpenAIError
 from api.openai.rendering import Chat, Completion, Rendering, Responses
-from api.openai.responses import (
-    ResponseRequest,
-    chat_parameters,
-    conversation_of,
-    read_response,
-)
+from api.openai.response_items import Conversation
+from api.openai.response_names import ResponseNames
+from api.openai.responses import ResponseRequest, chat_parameters, read_response
 from workflows.contracts.call import CallSpec, OnDisconnect
 
 __all__ = [
@@ -84,8 +83,7 @@ def completion_call(document: Any, on_disconnect: OnDisconnect) -> ReadCall:
     """
     asked = read_completion(document)
     parameters = _reaching(document)
-    # OpenAI's own default here.
-    parameters.setdefault("max_tokens", 16)
+    parameters.setdefault("max_tokens", DEFAULT_LONGEST)
     spec = CallSpec(
         endpoint="completions",
         model=asked.model,
@@ -119,11 +117,22 @@ def response_call(
         OpenAIError: It cannot be used (400).
     """
     asked = asked or read_response(document)
+    talk = Conversation()
+    if asked.instructions is not None:
+        talk.add({"role": "system", "content": asked.instructions}, "instructions")
+    talk.add_history(history, "previous_response_id")
+    talk.add_items(asked.input)
+    names = ResponseNames(talk.origins, "include" if asked.include else "top_logprobs")
+    try:
+        check_messages(talk.messages)
+        parameters = chat_parameters(asked)
+    except OpenAIError as error:
+        raise names.told(error) from None
     spec = CallSpec(
         endpoint="responses",
         model=asked.model,
-        messages=conversation_of(asked, history),
-        parameters=chat_parameters(asked),
+        messages=talk.messages,
+        parameters=parameters,
         shown={
             name: value
             for name, value in document.items()
@@ -134,7 +143,7 @@ def response_call(
         stored=asked.store is not False,
         on_disconnect=on_disconnect,
     )
-    return ReadCall(spec, Responses(asked), bool(asked.stream))
+    return ReadCall(spec, Responses(asked, names), bool(asked.stream))
 
 
 def embedding_call(document: Any) -> tuple[CallSpec, EmbeddingRequest]:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from api.openai.errors import OpenAIError
+from api.openai.fields import (
+    check_names,
+    check_type,
+    missing,
+    refuse_unsupported,
+    wrong,
+    wrong_type,
+)
 
 __all__ = ["check_response_format", "check_tools"]
 
@@ -24,26 +31,22 @@ def check_tools(tools: Any, choice: Any) -> None:
     if choice is None:
         return
     if not names:
-        raise _wrong("tool_choice", "'tool_choice' is only allowed when 'tools' are given.")
+        raise wrong("tool_choice", "'tool_choice' is only allowed when 'tools' are given.")
     if isinstance(choice, str):
         if choice not in _MODES:
-            raise _wrong("tool_choice", f"'tool_choice' must be one of {', '.join(_MODES)}.")
+            raise wrong("tool_choice", f"'tool_choice' must be one of {', '.join(_MODES)}.")
         return
     if not isinstance(choice, dict):
-        raise _wrong("tool_choice", "'tool_choice' must be a string or an object.", "invalid_type")
+        raise wrong_type("tool_choice", "a string or an object")
     if choice.get("type") != "function":
-        raise OpenAIError(
-            400,
-            "'tool_choice.type' must be 'function'; allowed and custom tools are not supported.",
-            code="unsupported_parameter",
-            param="tool_choice.type",
-        )
+        raise refuse_unsupported("tool_choice.type", "'function' is, no other kind of tool")
+    check_names(choice, ("type", "function"), "tool_choice")
     function = choice.get("function")
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
-        raise _missing("tool_choice.function.name")
-    if name not in names:
-        raise _wrong(
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise missing("tool_choice.function.name")
+    check_names(function, ("name",), "tool_choice.function")
+    if function["name"] not in names:
+        raise wrong(
             "tool_choice.function.name", "'tool_choice' names a function that is not in 'tools'."
         )
 
@@ -52,61 +55,49 @@ def _check_list(tools: Any) -> set[str]:
     if tools is None:
         return set()
     if not isinstance(tools, list):
-        raise _wrong("tools", "Invalid type for 'tools': expected an array.", "invalid_type")
+        raise wrong_type("tools", "an array")
     if not tools:
-        raise _wrong("tools", "'tools' needs at least 1 item(s).", "empty_array")
+        raise wrong("tools", "'tools' needs at least 1 item(s).", "empty_array")
     if len(tools) > _MOST_TOOLS:
-        raise _wrong(
+        raise wrong(
             "tools",
             f"'tools' is too long: at most {_MOST_TOOLS} items are allowed.",
             "array_above_max_length",
         )
     names: set[str] = set()
     for number, tool in enumerate(tools):
-        where = f"tools[{number}]"
-        if not isinstance(tool, dict):
-            raise _wrong(where, f"Invalid type for '{where}': expected an object.", "invalid_type")
-        if "type" not in tool:
-            raise _missing(f"{where}.type")
-        if tool["type"] != "function":
-            raise OpenAIError(
-                400,
-                f"'{where}.type' is not supported: only functions are.",
-                code="unsupported_parameter",
-                param=f"{where}.type",
-            )
-        function = tool.get("function")
-        if not isinstance(function, dict):
-            raise _missing(f"{where}.function")
-        name = function.get("name")
-        if name is None:
-            raise _missing(f"{where}.function.name")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise _wrong(
-                f"{where}.function.name",
-                f"'{where}.function.name' must be 1 to 64 letters, digits, '_' or '-'.",
-            )
+        name = _check_tool(tool, f"tools[{number}]")
         if name in names:
-            raise _wrong(f"{where}.function.name", "Two functions have the same name.")
+            raise wrong(f"tools[{number}].function.name", "Two functions have the same name.")
         names.add(name)
-        parameters = function.get("parameters")
-        if parameters is not None and not isinstance(parameters, dict):
-            raise _wrong(
-                f"{where}.function.parameters",
-                f"Invalid type for '{where}.function.parameters': expected an object.",
-                "invalid_type",
-            )
-        description = function.get("description")
-        if description is not None and not isinstance(description, str):
-            raise _wrong(
-                f"{where}.function.description",
-                f"Invalid type for '{where}.function.description': expected a string.",
-                "invalid_type",
-            )
     return names
 
 
-def check_response_format(asked: Any, param: str = "response_format") -> None:
+def _check_tool(tool: Any, where: str) -> str:
+    """Return the name of a function."""
+    if not isinstance(tool, dict):
+        raise wrong_type(where, "an object")
+    if "type" not in tool:
+        raise missing(f"{where}.type")
+    if tool["type"] != "function":
+        raise refuse_unsupported(f"{where}.type", "only functions are")
+    check_names(tool, ("type", "function"), where)
+    function, where = tool.get("function"), f"{where}.function"
+    if not isinstance(function, dict):
+        raise missing(where)
+    check_names(function, ("name", "description", "parameters", "strict"), where)
+    name = function.get("name")
+    if name is None:
+        raise missing(f"{where}.name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise wrong(f"{where}.name", f"'{where}.name' must be 1 to 64 letters, digits, '_' or '-'.")
+    check_type(function, "parameters", dict, where)
+    check_type(function, "description", str, where)
+    check_type(function, "strict", bool, where)
+    return name
+
+
+def check_response_format(asked: Any) -> None:
     """Look at `response_format`.
 
     Raises:
@@ -114,26 +105,24 @@ def check_response_format(asked: Any, param: str = "response_format") -> None:
     """
     if asked is None:
         return
+    param = "response_format"
     if not isinstance(asked, dict):
-        raise _wrong(param, f"Invalid type for '{param}': expected an object.", "invalid_type")
+        raise wrong_type(param, "an object")
     kind = asked.get("type")
     if kind not in ("text", "json_object", "json_schema"):
-        raise _wrong(f"{param}.type", f"'{param}.type' must be text, json_object or json_schema.")
+        raise wrong(f"{param}.type", f"'{param}.type' must be text, json_object or json_schema.")
     if kind != "json_schema":
+        check_names(asked, ("type",), param)
         return
-    form = asked.get("json_schema")
+    check_names(asked, ("type", "json_schema"), param)
+    form, param = asked.get("json_schema"), f"{param}.json_schema"
     if not isinstance(form, dict):
-        raise _missing(f"{param}.json_schema")
+        raise missing(param)
+    check_names(form, ("name", "description", "schema", "strict"), param)
     name = form.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise _missing(f"{param}.json_schema.name")
+        raise missing(f"{param}.name")
     if not isinstance(form.get("schema"), dict):
-        raise _missing(f"{param}.json_schema.schema")
-
-
-def _wrong(param: str, message: str, code: str = "invalid_value") -> OpenAIError:
-    return OpenAIError(400, message, code=code, param=param)
-
-
-def _missing(param: str) -> OpenAIError:
-    return _wrong(param, f"Missing required parameter: '{param}'.", "missing_required_parameter")
+        raise missing(f"{param}.schema")
+    check_type(form, "description", str, param)
+    check_type(form, "strict", bool, param)

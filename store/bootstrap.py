@@ -21,6 +21,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import Connection
 from sqlalchemy.pool import NullPool
 
+from store.database import LONGEST_STATEMENT_S
 from store.errors import StoreError, translate
 from store.provision import create_key, ensure_demo_identity, set_budget
 from store.urls import database_url, in_database, target_database
@@ -70,7 +71,7 @@ def bootstrap(admin_url: str, app_password: str, reader_password: str) -> None:
         # The owner hands functions over to the definer but does not act with its rights.
         connection.execute("grant overline_definer to overline_owner with inherit false, set true")
         for statement in (
-            "alter role overline_app set statement_timeout = '30s'",
+            f"alter role overline_app set statement_timeout = '{LONGEST_STATEMENT_S}s'",
             "alter role overline_app set lock_timeout = '10s'",
             "alter role overline_app set idle_in_transaction_session_timeout = '60s'",
             "alter role overline_reader set default_transaction_read_only = on",

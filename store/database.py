@@ -14,6 +14,9 @@ from observability.database import database_exchange
 from store.errors import translate
 from store.pool import Connection, Pool
 
+LONGEST_STATEMENT_S = 30
+"""Seconds that Postgres lets a statement of ours run, whether anybody waits for it or not."""
+
 Row = dict[str, Any]
 Params = Sequence[Any] | Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from decimal import ROUND_UP, Decimal
 from store.catalogue import Catalogue
 from store.errors import StoreError
 
-__all__ = ["UnknownName", "Unpriced", "models_of", "worst_case_usd"]
+__all__ = ["UnknownName", "Unpriced", "dollars", "models_of", "worst_case_usd"]
 
 _PER_MILLION = Decimal(1_000_000)
 _NANO_USD = Decimal("0.000000001")
@@ -29,6 +29,11 @@ class UnknownName(StoreError):
 
 class Unpriced(StoreError):
     """A model has no price in force, so it is never served."""
+
+
+def dollars(tokens_at_prices: Decimal) -> Decimal:
+    """Return the dollars of tokens times their price a million, rounded up to a nano-dollar."""
+    return (tokens_at_prices / _PER_MILLION).quantize(_NANO_USD, rounding=ROUND_UP)
 
 
 def models_of(catalogue: Catalogue, route: str, model: str | None) -> list[str]:
@@ -73,4 +78,4 @@ def worst_case_usd(catalogue: Catalogue, models: list[str], max_tokens: int) -> 
         worst = full if worst is None else max(worst, full)
     if worst is None:
         raise Unpriced(f"none of {', '.join(models)} has a price, so none is served")
-    return (worst / _PER_MILLION).quantize(_NANO_USD, rounding=ROUND_UP)
+    return dollars(worst)

@@ -6,33 +6,31 @@ import asyncio
 import base64
 import contextlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_UP, Decimal
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from activities.dependencies import Dependencies
-from activities.lane.options import UPSTREAM, Option
+from activities.lane.closing import Closing
+from activities.lane.journal import LaneJournal
+from activities.lane.options import Option
 from inference.errors import EngineError, EngineFailed
 from observability.spans import current_trace_id, trace_carrier
 from store import calls
 from store.catalogue import Catalogue
-from store.errors import DatabaseUnavailable
 from store.journal import AttemptUsage
+from store.pricing import dollars
 from workflows.contracts.call import CallSpec
 from workflows.errors import EngineDown, InvalidRequest, NotFound
 
 __all__ = ["EmbeddedCall", "Embedder", "embedder_of"]
 
-_MILLION = Decimal(1_000_000)
-_NANO = Decimal("0.000000001")
 # A sentence model puts one token before a text and one behind it.
 _AROUND_TEXT = 2
-_CLOSE_TRIES = 20
-_CLOSE_PAUSE_S = 0.5
 
 
 @dataclass
@@ -83,12 +81,17 @@ def embedder_of(catalogue: Catalogue, spec: CallSpec) -> Option:
 
 @dataclass(frozen=True)
 class Embedder:
-    """Embeds for one call that is open, and closes it."""
+    """Embeds for one call that is open, and closes it.
+
+    Attributes:
+        give_up: Lets go of a call that could not be closed.
+    """
 
     deps: Dependencies
     option: Option
     spec: CallSpec
     texts: Sequence[str]
+    give_up: Callable[[UUID, UUID], None]
 
     async def most_tokens(self) -> int:
         """Return how many tokens the texts have at most; exactly, under Triton."""
@@ -102,13 +105,14 @@ class Embedder:
         """Return what so many tokens cost, rounded up."""
         price = self.option.price
         dearest = max(price.input_usd_per_million, price.cached_input_usd_per_million)
-        return (dearest * tokens / _MILLION).quantize(_NANO, rounding=ROUND_UP)
+        return dollars(dearest * tokens)
 
     async def make(self, known: calls.Known, tokens: int, *, keep: bool) -> EmbeddedCall:
         """Embed, and close the call.
 
         Raises:
             EngineError: Nobody answered; the call is closed.
+            DatabaseUnavailable: Postgres was away for longer than a client waits.
         """
         try:
             vectors, used = await self._vectors(tokens)
@@ -118,47 +122,42 @@ class Embedder:
             code = "internal" if failed else "cancelled"
             if isinstance(error, EngineError):
                 code = error.code
-            ending = self._ending(
-                known,
-                AttemptUsage(0, 0, 0, "engine"),
-                outcome="failed" if failed else "cancelled",
-                error_code=code,
-                error={
-                    "code": EngineDown.code,
-                    "message": f"the model's engine did not answer ({code})",
-                    "step": 1,
-                    "layer": "generation.generate",
-                },
-            )
-            await asyncio.shield(self._close(known, ending))
-            raise
-        answer = {"choices": [{"finish_reason": "stop"}], "vectors": vectors} if keep else None
-        closed = await asyncio.shield(
-            self._close(
-                known,
-                self._ending(
+            # What broke is told, not that closing was in vain: then its workflow closes it.
+            with contextlib.suppress(Exception):
+                await self._close(
                     known,
-                    used,
-                    outcome="succeeded",
-                    finish_reason="stop",
-                    answer=answer,
-                    answer_usage={"prompt_tokens": used.prompt_tokens},
-                ),
-            )
+                    AttemptUsage(0, 0, 0, "engine"),
+                    outcome="failed" if failed else "cancelled",
+                    error_code=code,
+                    error={
+                        "code": EngineDown.code,
+                        "message": f"the model's engine did not answer ({code})",
+                        "step": 1,
+                        "layer": "generation.generate",
+                    },
+                )
+            raise
+        billed_usd = await self._close(
+            known,
+            used,
+            outcome="succeeded",
+            finish_reason="stop",
+            answer={"choices": [{"finish_reason": "stop"}], "vectors": vectors} if keep else None,
+            answer_usage={"prompt_tokens": used.prompt_tokens},
         )
         return EmbeddedCall(
             known.task_id,
             self.option.name,
             vectors,
             used.prompt_tokens,
-            closed.billed_usd,
+            billed_usd,
             rate=known.rate,
         )
 
     async def _vectors(self, tokens: int) -> tuple[list[list[float]], AttemptUsage]:
         option = self.option
         url = option.deployment.urls[0]
-        if option.deployment.engine != UPSTREAM:
+        if not option.is_upstream:
             vectors = await self.deps.engines.at(url).embed(
                 option.engine_model, self.texts, metadata=tuple(trace_carrier().items())
             )
@@ -175,23 +174,26 @@ class Embedder:
         used = made.usage.prompt_tokens
         return vectors, AttemptUsage(used, 0, 0, made.usage.source)
 
-    def _ending(self, known: calls.Known, used: AttemptUsage, **fields: Any) -> calls.Ending:
-        return calls.Ending(generation_key=f"{known.task_id}:1#0", epoch=1, usage=used, **fields)
+    async def _close(self, known: calls.Known, used: AttemptUsage, **fields: Any) -> Decimal:
+        """Close the call, whatever becomes of who waits for it; return what it cost."""
+        billed_usd = Decimal(0)
 
-    async def _close(self, known: calls.Known, ending: calls.Ending) -> calls.Closed:
-        for _ in range(_CLOSE_TRIES):
-            with contextlib.suppress(DatabaseUnavailable):
-                return await calls.close_call(
-                    self.deps.db,
-                    known.organisation_id,
-                    known.task_id,
-                    ending,
-                    current_trace_id(),
-                )
-            await asyncio.sleep(_CLOSE_PAUSE_S)
-        return await calls.close_call(
-            self.deps.db, known.organisation_id, known.task_id, ending, current_trace_id()
+        def ended(closed: calls.Closed | None) -> None:
+            nonlocal billed_usd
+            if closed is None:
+                self.give_up(known.organisation_id, known.task_id)
+            else:
+                billed_usd = closed.billed_usd
+
+        db, key = self.deps.db, f"{known.task_id}:1#0"
+        ending = calls.Ending(generation_key=key, epoch=1, usage=used, **fields)
+        await Closing(db, known.organisation_id, known.task_id, current_trace_id()).close(
+            # There is no text of vectors.
+            LaneJournal(db, known.organisation_id, key, 1),
+            lambda: ending,
+            ended,
         )
+        return billed_usd
 
 
 class _Vector(msgspec.Struct):

@@ -225,7 +225,7 @@ class FastLane:
         once: bool,
     ) -> EmbeddedCall:
         option = embedder_of(await self.deps.catalogue.read(), spec)
-        embedder = Embedder(self.deps, option, spec, texts)
+        embedder = Embedder(self.deps, option, spec, texts, self.lease.give_up)
         tokens = await embedder.most_tokens()
         known = await self._opened(
             spec,

@@ -9,15 +9,16 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID, uuid4
 
 from store import call_owners, calls
-from store.database import Database
+from store.database import LONGEST_STATEMENT_S, Database
 from store.errors import StoreError
 
 __all__ = ["Lease"]
 
 RENEW_EVERY_S = 2.0
 LEASE_S = 10.0
-# How often a call that may have been opened is looked for, once every renewal.
-DOUBTS = 5
+# When a call that may have been opened is looked for, in seconds since it was asked for: cut off
+# from Postgres, the statement that opens it may wait for its locks as long as any may run.
+LOOKS_S = (0.0, 4.0, 12.0, LONGEST_STATEMENT_S + 5.0)
 
 
 class Lease:
@@ -32,7 +33,8 @@ class Lease:
         self.process_id = uuid4()
         self._db = db
         self._renewed = renewed
-        self._doubtful: dict[tuple[UUID, bytes, UUID], int] = {}
+        # Since when, and how often it was looked for.
+        self._doubtful: dict[tuple[UUID, bytes, UUID], tuple[float, int]] = {}
         self._given_up: set[tuple[UUID, UUID]] = set()
         self._renewing: asyncio.Task[None] | None = None
         self._held_once = False
@@ -62,7 +64,7 @@ class Lease:
 
     def doubt(self, key_id: UUID, key_digest: bytes, task_id: UUID) -> None:
         """Have a call that may have been opened closed: nobody else would, while this lives."""
-        self._doubtful[key_id, key_digest, task_id] = DOUBTS
+        self._doubtful[key_id, key_digest, task_id] = time.monotonic(), 0
 
     def give_up(self, organisation_id: UUID, task_id: UUID) -> None:
         """Let go of a call that could not be closed: its workflow makes an end of it."""
@@ -86,11 +88,12 @@ class Lease:
             await asyncio.sleep(RENEW_EVERY_S)
 
     async def _make_up(self) -> None:
-        for doubt in list(self._doubtful):
+        for doubt, (since, looks) in list(self._doubtful.items()):
+            if time.monotonic() - since < LOOKS_S[looks]:
+                continue
             await calls.abandon(self._db, *doubt)
-            # More than once: the statement that opens it may still be on its way.
-            self._doubtful[doubt] -= 1
-            if self._doubtful[doubt] == 0:
+            self._doubtful[doubt] = since, looks + 1
+            if looks + 1 == len(LOOKS_S):
                 del self._doubtful[doubt]
         for given_up in list(self._given_up):
             await call_owners.disown(self._db, *given_up)

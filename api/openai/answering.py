@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from string import punctuation
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from starlette.responses import Response
@@ -27,6 +29,8 @@ from workflows.contracts.call import CLIENT_GONE, OnDisconnect
 
 __all__ = ["CallAnswer", "call_headers"]
 
+_VISIBLE = punctuation.replace("%", "")
+
 
 def call_headers(
     *,
@@ -39,10 +43,14 @@ def call_headers(
     attempts: int | None = None,
     safety: str | None = None,
 ) -> dict[str, str]:
-    """Return the headers of an answer."""
+    """Return the headers of an answer.
+
+    Behind a wildcard a model has the name that its caller made up: what a header cannot have in it
+    is percent-encoded.
+    """
     headers = {
         "x-overline-task": task_id,
-        "x-overline-model": model,
+        "x-overline-model": quote(model, safe=_VISIBLE, errors="replace"),
         "x-overline-cache": cache,
         "openai-version": "2020-10-01",
     }

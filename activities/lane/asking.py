@@ -222,27 +222,28 @@ def sampling_of(spec: CallSpec, prompt: Prompt, stops: Sequence[str]) -> Samplin
     """Return how a model under Triton picks tokens; what was not said is OpenAI's default."""
     asked = spec.parameters
     stop = asked.get("stop") or ()
-    bound = prompt.schema is not None or (prompt.grammar is not None)
+    bound = prompt.schema is not None or prompt.grammar is not None
     biased = asked.get("logit_bias") or {}
 
     def number(name: str, default: float) -> float:
         value = asked.get(name)
         return default if value is None else float(value)
 
-    seed = asked.get("seed")
+    top_p, seed = number("top_p", 1.0), asked.get("seed")
     return Sampling(
         max_tokens=prompt.max_tokens,
-        min_tokens=0 if bound else int(asked.get("min_tokens") or 0),
+        min_tokens=int(asked.get("min_tokens") or 0),
         temperature=number("temperature", 1.0),
-        top_p=number("top_p", 1.0),
-        top_k=int(asked.get("top_k") or 0),
+        # Of a nucleus of nothing the likeliest token is left; engines say that in another way.
+        top_p=top_p or 1.0,
+        top_k=1 if top_p == 0 else int(asked.get("top_k") or 0),
         seed=None if seed is None else int(seed) % 2**63,
         repetition_penalty=number("repetition_penalty", 1.0),
         presence_penalty=number("presence_penalty", 0.0),
         frequency_penalty=number("frequency_penalty", 0.0),
-        # What a grammar binds ends where the grammar does.
+        # What a grammar binds ends where the grammar does; who asks for a stop is refused.
         stop=() if bound else (*([stop] if isinstance(stop, str) else stop), *stops),
-        ignore_eos=False if bound else bool(asked.get("ignore_eos")),
+        ignore_eos=bool(asked.get("ignore_eos")),
         biased_ids=tuple(map(int, biased)),
         biases=tuple(map(float, biased.values())),
     )

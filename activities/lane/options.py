@@ -35,6 +35,8 @@ _ONLY_UPSTREAM: Mapping[str, Sequence[Any]] = {
     "verbosity": (None, "medium"),
     "prediction": (None,),
 }
+#: What a grammar leaves no room for: an answer that it binds ends where the grammar does.
+_FREE_WORDS = ("stop", "min_tokens", "ignore_eos")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +145,24 @@ def _objection(option: Option, spec: CallSpec) -> InvalidRequest | None:
             return _cannot(name, "the model's engine cannot")
     if asked.get("logit_bias") and option.deployment.engine not in _BIASES:
         return _cannot("logit_bias", "the model's engine cannot")
-    if form and form.get("type") != "text" and asked.get("tools"):
+    bound = _bound_by(spec)
+    if bound is None:
+        return None
+    if bound == "response_format" and asked.get("tools"):
         return _cannot("response_format", "the model's engine cannot beside 'tools'")
+    for name in _FREE_WORDS:
+        if asked.get(name):
+            return _cannot(name, f"the model's engine cannot beside '{bound}'")
     return None
+
+
+def _bound_by(spec: CallSpec) -> str | None:
+    """Return the parameter by which a grammar binds the answer of a model under Triton, if any."""
+    asked = spec.parameters
+    form = asked.get("response_format")
+    if form and form.get("type") != "text":
+        return "response_format"
+    return "tools" if asked.get("tools") and asked.get("tool_choice") != "none" else None
 
 
 def _cannot(param: str, why: str) -> InvalidRequest:

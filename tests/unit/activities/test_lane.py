@@ -149,8 +149,26 @@ def test_only_what_has_one_answer_is_cached_unless_asked() -> None:
 def test_a_grammar_ends_where_it_ends() -> None:
     free = sampling_of(spec(stop="x", ignore_eos=True), Prompt([1], None, 9), ("</s>",))
     assert (free.stop, free.temperature, free.max_tokens) == (("x", "</s>"), 1.0, 9)
-    bound = sampling_of(spec(stop="x"), Prompt([1], None, 9, grammar="root"), ("</s>",))
+    bound = sampling_of(spec(), Prompt([1], None, 9, grammar="root"), ("</s>",))
     assert bound.stop == ()
+    likeliest = sampling_of(spec(top_p=0, top_k=5), Prompt([1], None, 9), ())
+    assert (likeliest.top_p, likeliest.top_k) == (1.0, 1)
+
+
+def test_what_a_grammar_leaves_no_room_for_is_asked_of_who_can() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    form = {"type": "json_object"}
+    free_words: list[dict[str, Any]] = [{"stop": ["END"]}, {"min_tokens": 5}, {"ignore_eos": True}]
+    for fields in free_words:
+        (name,) = fields
+        for bound in ({"tools": tools}, {"response_format": form}):
+            asked = {**fields, **bound}
+            with pytest.raises(InvalidRequest, match=f"beside '{next(iter(bound))}'") as refused:
+                options_of(catalogue(), spec("ours", **asked))
+            assert refused.value.facts == {"param": name, "code": "unsupported_parameter"}
+            assert [each.name for each in options_of(catalogue(), spec(**asked))] == ["up-x"]
+        assert options_of(catalogue(), spec("ours", **fields, tools=tools, tool_choice="none"))
+        assert options_of(catalogue(), spec("ours", **fields, response_format={"type": "text"}))
 
 
 def read(texts: list[str], *, grammar: str | None) -> list[Delta]:

@@ -127,6 +127,12 @@ def _overline(
 def main() -> None:
     """Run the command line; the console script `overline`."""
     try:
+        for word in sys.argv:
+            word.encode()
+    except UnicodeEncodeError:
+        sys.stderr.write("What was typed is not UTF-8.\n")
+        _leave(2)
+    try:
         _app()
     except KeyboardInterrupt:
         _leave(130)

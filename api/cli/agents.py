@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import typer
 import yaml
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from api.cli.client import ApiClient
-from api.cli.render import console, fail, friendly, print_json
+from api.cli.render import console, fail, friendly, print_json, print_table
 from settings import load_settings
 
 __all__ = ["agents", "read_document"]
@@ -54,9 +53,9 @@ def list_agents(as_json: Json = False) -> None:
         table.add_row(
             f"{agent['name']}@{agent['version']}",
             agent["created_at"][:19].replace("T", " "),
-            escape(agent["spec"]["description"]),
+            agent["spec"]["description"],
         )
-    console.print(table)
+    print_table(table)
 
 
 @agents.command("show")

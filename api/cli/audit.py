@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from api.cli.client import ApiClient
-from api.cli.render import console, friendly, print_json
+from api.cli.render import console, friendly, print_json, print_table
 from settings import load_settings
 
 __all__ = ["audit"]
@@ -53,8 +52,8 @@ def list_entries(
     for entry in found["entries"]:
         detail = json.dumps(entry["detail"], ensure_ascii=False)
         cells = (entry["at"], entry["actor"], entry["action"], entry["subject"], detail)
-        table.add_row(str(entry["number"]), *(escape(cell) for cell in cells))
-    console.print(table)
+        table.add_row(str(entry["number"]), *cells)
+    print_table(table)
 
 
 @audit.command("verify")

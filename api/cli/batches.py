@@ -15,7 +15,17 @@ from rich.table import Table
 from uuid_utils.compat import uuid7
 
 from api.cli.client import ApiClient, ApiUnreachable
-from api.cli.render import REFUSED, complaints, console, fail, friendly, money, print_json
+from api.cli.render import (
+    REFUSED,
+    can_write,
+    complaints,
+    console,
+    fail,
+    friendly,
+    money,
+    print_json,
+    print_table,
+)
 from settings import load_settings
 
 __all__ = ["batch"]
@@ -59,6 +69,7 @@ def submit(
     """Upload a file and have every line of it answered; prints the batch's id."""
     if not file.is_file():
         fail(f"There is no file {file}.", as_json)
+    can_write(output, errors, as_json=as_json)
     with friendly(as_json), ApiClient(load_settings(), timeout_s=120) as api:
         uploaded = _upload(api, file, quiet=as_json)
         body = {
@@ -81,11 +92,12 @@ def submit(
 @batch.command("list")
 def list_batches(
     limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
+    after: Annotated[str | None, typer.Option(help="Only those after this batch.")] = None,
     as_json: Json = False,
 ) -> None:
     """List batches, newest first."""
     with friendly(as_json), ApiClient(load_settings()) as api:
-        page = api.get("/v1/batches", {"limit": limit})
+        page = api.get("/v1/batches", {"limit": limit, "after": after})
     if as_json:
         print_json(page["data"])
         return
@@ -101,7 +113,9 @@ def list_batches(
             *(str(counts[name]) for name in ("completed", "failed", "total")),
             money(each["cost_usd"]),
         )
-    console.print(table)
+    print_table(table)
+    if page["has_more"]:
+        complaints.print(f"more: --after {page['last_id']}", markup=False)
 
 
 @batch.command()
@@ -135,6 +149,7 @@ def results(
     as_json: Json = False,
 ) -> None:
     """Print what came of the lines of a batch that has ended, as JSON lines."""
+    can_write(output, as_json=as_json)
     with friendly(as_json), ApiClient(load_settings(), timeout_s=120) as api:
         found = api.get(f"/v1/batches/{batch_id}")
         if found["status"] not in _ENDED:

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from api.cli.client import ApiClient
-from api.cli.render import console, friendly, print_json
+from api.cli.render import console, friendly, print_json, print_table
 from settings import load_settings
 
 __all__ = ["budget"]
@@ -91,7 +91,7 @@ def show(
             _usd(each["spent_usd"]),
             _usd(each["held_usd"]),
         )
-    console.print(table)
+    print_table(table)
 
 
 @budget.command("remove")
@@ -127,4 +127,4 @@ def _print(budgets: list[dict[str, Any]]) -> None:
             _usd(each["held_usd"]),
             "" if left is None else _usd(left),
         )
-    console.print(table)
+    print_table(table)

@@ -12,6 +12,7 @@ from uuid import UUID
 import httpx2
 
 from settings import Settings
+from workflows import errors
 
 __all__ = ["ApiClient", "ApiRefusal", "ApiUnreachable", "TaskEvent"]
 
@@ -68,12 +69,13 @@ class ApiClient:
     Args:
         settings: `api_url` and `api_key` are used.
         timeout_s: Time limit of a request, in seconds.
+
+    Raises:
+        ApiRefusal: The key cannot be one.
     """
 
     def __init__(self, settings: Settings, *, timeout_s: float = 30.0) -> None:
-        headers = {"Accept": "application/json"}
-        if settings.api_key is not None:
-            headers["Authorization"] = f"Bearer {settings.api_key.get_secret_value()}"
+        headers = {"Accept": "application/json", **_authorization(settings)}
         self._url = settings.api_url
         self._http = httpx2.Client(base_url=settings.api_url, headers=headers, timeout=timeout_s)
 
@@ -218,6 +220,15 @@ class ApiClient:
                     f"{give_up_after_s:.0f} s. {lost}"
                 )
             time.sleep(0.5)
+
+
+def _authorization(settings: Settings) -> dict[str, str]:
+    key = settings.api_key.get_secret_value().strip() if settings.api_key is not None else ""
+    if not (key.isascii() and key.isprintable()):
+        kind = errors.Unauthenticated
+        said = {"title": kind.title, "code": kind.code, "detail": "OVERLINE_API_KEY is no key."}
+        raise ApiRefusal(kind.status, said)
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _refuse(response: httpx2.Response) -> None:

@@ -9,7 +9,7 @@ import typer
 from pydantic import SecretStr
 from rich.table import Table
 
-from api.cli.render import console, print_json
+from api.cli.render import print_json, print_table
 from settings import Settings, load_settings, state_folder
 
 __all__ = ["config", "shown_settings"]
@@ -31,8 +31,8 @@ def config(
     for name, entry in shown.items():
         value = entry["value"]
         text = "" if value is None else ",".join(value) if isinstance(value, list) else str(value)
-        table.add_row(name, text.replace("[", "\\["), entry["from"])
-    console.print(table)
+        table.add_row(name, text, entry["from"])
+    print_table(table)
 
 
 def shown_settings() -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from api.cli.client import ApiClient
-from api.cli.render import console, fail, friendly, print_json
+from api.cli.render import complaints, console, fail, friendly, print_json, print_table
 from settings import load_settings
 
 __all__ = ["key", "team"]
@@ -68,7 +68,7 @@ def list_teams(as_json: Json = False) -> None:
     table = Table("team", "name", "keys", box=box.SIMPLE_HEAD, pad_edge=False)
     for each in found["teams"]:
         table.add_row(each["id"], each["name"], str(each["keys"]))
-    console.print(table)
+    print_table(table)
 
 
 @team.command("rename")
@@ -123,11 +123,12 @@ def create_key(
 def list_keys(
     team_of: Annotated[str | None, typer.Option("--team", help="Only this team's.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="Only those after this key's id.")] = None,
     as_json: Json = False,
 ) -> None:
     """List keys, newest first."""
     with friendly(as_json), ApiClient(load_settings()) as api:
-        found = api.get("/v1/keys", {"team": team_of, "limit": limit})
+        found = api.get("/v1/keys", {"team": team_of, "limit": limit, "cursor": cursor})
     if as_json:
         print_json(found)
         return
@@ -143,7 +144,9 @@ def list_keys(
             lists,
             each["last_used_at"] or "",
         )
-    console.print(table)
+    print_table(table)
+    if found["next_cursor"]:
+        complaints.print(f"more: --cursor {found['next_cursor']}", markup=False)
 
 
 @key.command("show")

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from api.cli.client import ApiClient
-from api.cli.render import console, fail, friendly, print_json
+from api.cli.render import console, fail, friendly, print_json, print_table
 from settings import load_settings
 
 __all__ = ["limit"]
@@ -78,7 +78,7 @@ def list_limits(as_json: Json = False) -> None:
         if whose != "organisation":
             whose += f" {each['scope_id']}"
         table.add_row(each["id"], whose, each["model"] or "", *caps, str(each["open_calls"]))
-    console.print(table)
+    print_table(table)
 
 
 @limit.command("remove")

@@ -16,7 +16,7 @@ from rich.tree import Tree
 from uuid_utils.compat import uuid7
 
 from api.cli.client import ApiClient
-from api.cli.render import complaints, console, fail, friendly, money, print_json
+from api.cli.render import can_write, complaints, console, fail, friendly, money, print_json
 from settings import load_settings
 
 __all__ = ["map_inputs", "tree"]
@@ -57,6 +57,7 @@ def map_inputs(
     as_json: Json = False,
 ) -> None:
     """Answer every line of a file; results are JSON lines in the order of the inputs."""
+    can_write(output, as_json=as_json)
     body: dict[str, Any] = {
         "inputs": list(_inputs(file, as_json)),
         "concurrency": concurrency,

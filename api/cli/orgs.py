@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
-from api.cli.render import console, fail, money, print_json
+from api.cli.render import console, fail, money, print_json, print_table
 from deploy.local.errors import StackError
 from deploy.local.home import Home, Secrets
 from deploy.local.postgres_folder import PostgresFolder
@@ -32,6 +31,8 @@ org = typer.Typer(no_args_is_help=True, add_completion=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _UNREACHABLE = 3
+#: An amount has nine digits before the point, and nine behind it.
+_NO_CAP_FROM = 10**9
 
 
 @org.command("create")
@@ -102,8 +103,8 @@ def list_all(as_json: Json = False) -> None:
         return
     table = Table("organisation", "name", "spent", box=box.SIMPLE_HEAD, pad_edge=False)
     for each in found:
-        table.add_row(str(each.organisation_id), escape(each.name), money(each.spent_usd))
-    console.print(table)
+        table.add_row(str(each.organisation_id), each.name, money(each.spent_usd))
+    print_table(table)
 
 
 def _usd(text: str | None, as_json: bool) -> Decimal | None:
@@ -113,8 +114,12 @@ def _usd(text: str | None, as_json: bool) -> Decimal | None:
         amount = Decimal(text)
     except InvalidOperation:
         amount = Decimal(-1)
-    if not amount.is_finite() or amount < 0:
-        fail("--cap must be an amount in USD, such as 500.", as_json, status=2)
+    if not (amount.is_finite() and 0 <= amount < _NO_CAP_FROM and amount == round(amount, 9)):
+        fail(
+            "--cap must be an amount in USD, such as 500: below a billion, nine decimals at most.",
+            as_json,
+            status=2,
+        )
     return amount
 
 

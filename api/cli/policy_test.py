@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from api.cli.agents import read_document
-from api.cli.render import REFUSED, console, fail, print_json
+from api.cli.render import REFUSED, console, fail, print_json, print_table
 from safety.cases import Case, Judged, Tried, judge, try_cases
 from safety.errors import DetectorFailed
 from safety.policy import PLACES, Place, Policy
@@ -107,7 +107,7 @@ def _tell(policy: Policy, judged: Judged, as_json: bool) -> None:
         table = Table("rule", "action", "label", "from", "to", box=box.SIMPLE_HEAD, pad_edge=False)
         for found in judged.findings:
             table.add_row(found.rule, found.action, found.label, str(found.start), str(found.end))
-        console.print(table)
+        print_table(table)
     for rule in judged.unasked:
         console.print(f"not asked: {rule}, which needs a model", markup=False)
     console.print(judged.text, markup=False)

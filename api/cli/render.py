@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from api.cli.client import ApiRefusal, ApiUnreachable
 
 __all__ = [
     "called",
+    "can_write",
     "complaints",
     "console",
     "fail",
     "friendly",
     "money",
     "print_json",
+    "print_table",
     "seconds",
     "steps_table",
 ]
@@ -44,6 +47,11 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
+def print_table(table: Table) -> None:
+    """Print a table whose cells are shown as they are: a name like `[/x]` is no markup."""
+    console.print(table, markup=False)
+
+
 def fail(message: str, as_json: bool, *, status: int = REFUSED) -> NoReturn:
     """End the command with a message.
 
@@ -55,6 +63,19 @@ def fail(message: str, as_json: bool, *, status: int = REFUSED) -> NoReturn:
     else:
         complaints.print(message, markup=False)
     raise typer.Exit(status)
+
+
+def can_write(*paths: Path | None, as_json: bool) -> None:
+    """End the command where a file could not be written later: before anything is begun for it.
+
+    Raises:
+        typer.Exit: One cannot be.
+    """
+    for path in paths:
+        if path is not None and (
+            path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)
+        ):
+            fail(f"{path} cannot be written: no such folder, or not yours to write.", as_json)
 
 
 @contextlib.contextmanager
@@ -122,7 +143,7 @@ def steps_table(task: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> 
     for step in steps:
         table.add_row(
             str(step["step"]),
-            escape(_did(step, last=step["step"] == last)),
+            _did(step, last=step["step"] == last),
             step.get("model") or "",
             str(step.get("prompt_tokens", "")),
             str(step.get("cached_tokens", "")),

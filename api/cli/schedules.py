@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from api.cli.client import ApiClient
-from api.cli.render import console, fail, friendly, print_json
+from api.cli.render import console, fail, friendly, print_json, print_table
 from settings import load_settings
 
 __all__ = ["schedule"]
@@ -87,7 +87,7 @@ def list_schedules(as_json: Json = False) -> None:
         timing = each["timing"]
         when = timing["cron"] or f"every {timing['interval_seconds']} s"
         table.add_row(each["id"], each["name"], f"{when} {timing['time_zone']}", timing["overlap"])
-    console.print(table)
+    print_table(table)
 
 
 @schedule.command("delete")

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 from uuid_utils.compat import uuid7
 
@@ -19,6 +18,7 @@ from api.cli.render import (
     friendly,
     money,
     print_json,
+    print_table,
     seconds,
 )
 from api.cli.watch import follow_accepted
@@ -141,13 +141,13 @@ def diff(
             str(step["step"]),
             step["state"].replace("_", " ")
             + (f": {', '.join(step['differs'])}" if step["differs"] else ""),
-            escape(_side(step["left"])),
-            escape(_side(step["right"])),
+            _side(step["left"]),
+            _side(step["right"]),
             f"{step['prompt_tokens'] + step['completion_tokens']:+d}",
             _signed(step["cost_usd"]),
             seconds(step["duration_ms"]),
         )
-    console.print(table)
+    print_table(table)
     for side in ("left", "right"):
         total = answer[side]
         console.print(

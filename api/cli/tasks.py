@@ -9,13 +9,12 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 from uuid_utils.compat import uuid7
 
 from api.cli.agents import read_document
 from api.cli.client import ApiClient
-from api.cli.render import console, fail, friendly, money, print_json
+from api.cli.render import console, fail, friendly, money, print_json, print_table
 from api.cli.watch import follow_accepted
 from settings import load_settings
 
@@ -133,9 +132,9 @@ def tasks(
             task["created_at"][:19].replace("T", " "),
             str(task["steps"]),
             money(task["cost_usd"]),
-            escape(task["preview"]),
+            task["preview"],
         )
-    console.print(table)
+    print_table(table)
 
 
 def cancel(

@@ -9,7 +9,15 @@ from uuid import UUID
 import typer
 
 from api.cli.client import ApiClient, TaskEvent
-from api.cli.render import called, complaints, console, friendly, print_json, steps_table
+from api.cli.render import (
+    called,
+    complaints,
+    console,
+    friendly,
+    print_json,
+    print_table,
+    steps_table,
+)
 from settings import load_settings
 
 __all__ = ["Screen", "follow", "follow_accepted", "show_result", "watch"]
@@ -93,7 +101,7 @@ def show_result(api: ApiClient, task: UUID | str, *, as_json: bool) -> bool:
         print_json({**result, "step_list": steps["steps"]})
         return succeeded
     console.print()
-    console.print(steps_table(result, steps["steps"]))
+    print_table(steps_table(result, steps["steps"]))
     if result.get("error"):
         error = result["error"]
         complaints.print(

@@ -22,7 +22,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from api.cli.histories import connected, workflow_id_of
-from api.cli.render import console, fail, print_json
+from api.cli.render import console, fail, print_json, print_table
 from settings import Settings, load_settings
 
 __all__ = ["worker_version"]
@@ -54,7 +54,7 @@ def list_versions(deployment: Deployment = None, as_json: Json = False) -> None:
     for version in told["versions"]:
         share = f"{version['share_percent']:g} %"
         table.add_row(version["build"], version["state"], share, version["created_at"])
-    console.print(table)
+    print_table(table)
 
 
 @worker_version.command("current")

@@ -18,11 +18,21 @@ def test_an_organisation_is_made_kept_and_audited(stack: RunningStack) -> None:
         stack, variables={**stack.variables, "OVERLINE_API_KEY": made["token"]}
     )
     team = acme.json("team", "create", "search")
-    assert acme.json("team", "rename", team["id"], "find")["name"] == "find"
-    assert {each["name"] for each in acme.json("team", "list")["teams"]} == {"first", "find"}
+    # What looks like markup is a name like any other, wherever it is shown.
+    assert acme.json("team", "rename", team["id"], "[/x]")["name"] == "[/x]"
+    assert {each["name"] for each in acme.json("team", "list")["teams"]} == {"first", "[/x]"}
 
     key = acme.json(
-        *("key", "create", "ci", "--team", team["id"], "--model", "scripted", "--service-account")
+        *(
+            "key",
+            "create",
+            "[/k]",
+            "--team",
+            team["id"],
+            "--model",
+            "scripted",
+            "--service-account",
+        )
     )
     assert (key["role"], key["models"], key["service_account"]) == ("member", ["scripted"], True)
     holder = dataclasses.replace(
@@ -40,7 +50,12 @@ def test_an_organisation_is_made_kept_and_audited(stack: RunningStack) -> None:
     assert json.loads(refused.stdout)["error"]["code"] == "OVL-2001"
     assert key["token"][-43:] not in refused.stdout + refused.stderr
     assert acme.json("key", "show", key["id"])["disabled"]
-    assert {each["name"] for each in acme.json("key", "list")["keys"]} == {"ci", "admin"}
+    assert {each["name"] for each in acme.json("key", "list")["keys"]} == {"[/k]", "admin"}
+    page = acme.overline("key", "list", "--limit", "1")
+    assert "[/k]" in page.stdout
+    assert f"more: --cursor {key['id']}" in page.stderr
+    rest = acme.json("key", "list", "--limit", "1", "--cursor", key["id"])
+    assert [each["name"] for each in rest["keys"]] == ["admin"]
 
     entries = acme.json("audit", "list")["entries"]
     assert [entry["action"] for entry in entries] == [
@@ -58,6 +73,12 @@ def test_an_organisation_is_made_kept_and_audited(stack: RunningStack) -> None:
         shown = acme.overline(*words)
         assert shown.returncode == 0, shown.stderr
         assert key["token"][-43:] not in shown.stdout
+    budget = ("budget", "set", "user", "5", "--of", "[/user]")
+    limit = ("limit", "set", "--model", "[/model]", "--requests", "5")
+    for words in (budget, budget, ("budget", "list"), limit, ("limit", "list"), ("team", "list")):
+        shown = acme.overline(*words)
+        assert shown.returncode == 0, (words, shown.stderr)
+        assert "[/" in shown.stdout or words == limit
     with psycopg.connect(stack.admin_url, autocommit=True) as superuser:
         superuser.execute("set session_replication_role = replica")
         superuser.execute(

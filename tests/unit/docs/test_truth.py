@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,21 @@ def test_every_metric_is_documented_and_no_other() -> None:
     known = {family.name for family in REGISTRY.collect() if family.name.startswith("overline_")}
     told = {row[0].removesuffix("_total") for row in page("docs/observability.md").table("metric")}
     assert told == known
+
+
+def test_what_a_program_of_the_tour_reads_was_exported(tmp_path: Path) -> None:
+    """`overline.env` exports nothing: exported addresses would be those of one's own servers."""
+    typed = "\n".join(page("README.md").blocks("bash"))
+    (tmp_path / ".overline").mkdir()
+    settings = "".join(f"{name}=here\n" for name in ("OVERLINE_API_URL", "OVERLINE_API_KEY"))
+    (tmp_path / ".overline" / "overline.env").write_text(settings)
+    read = set(re.findall(r'os\.environ\["(\w+)"\]', typed))
+    assert read
+    lines = [line for line in typed.splitlines() if line.startswith((". ", "export OVERLINE"))]
+    script = "\n".join([*lines, "env"])
+    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, check=True)
+    assert {f"{name}=here" for name in read} <= set(done.stdout.decode().splitlines())
 
 
 def test_ports_are_as_they_are() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -16,6 +18,7 @@ from api.key_use import KeyUse
 from api.problems import forbidden, not_accepted, unauthenticated
 from store.database import Database
 from store.identity import Origin, Principal, authenticate, token_digest
+from workflows.errors import Unauthenticated
 
 __all__ = ["Callers", "Token"]
 
@@ -77,10 +80,18 @@ class Callers:
         """
         found = await authenticate(db, token.text, origin)
         if not isinstance(found, Principal):
-            self.forget(token)
+            self._forget(token)
             raise not_accepted(found)
         return found
 
-    def forget(self, token: Token) -> None:
-        """Take a token for a stranger's again."""
+    @contextmanager
+    def calling(self, token: Token) -> Iterator[None]:
+        """Take a token for a stranger's again where a call finds that it is good no more."""
+        try:
+            yield
+        except Unauthenticated:
+            self._forget(token)
+            raise
+
+    def _forget(self, token: Token) -> None:
         self._seen.pop(token.digest, None)

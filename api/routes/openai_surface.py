@@ -159,15 +159,16 @@ async def create_embeddings(request: Request, parts: PartsOf) -> Response:
     """Embed texts; metered and limited as any other call."""
     door = await _Door.of(request, parts)
     spec, asked = embedding_call(door.document)
-    made = await door.lane.embed(
-        spec,
-        asked.texts,
-        key_id=door.token.key_id,
-        key_digest=door.token.digest,
-        origin=door.origin,
-        idempotency_key=door.idempotency_key,
-        request_digest=door.digest("embeddings"),
-    )
+    with parts.callers.calling(door.token):
+        made = await door.lane.embed(
+            spec,
+            asked.texts,
+            key_id=door.token.key_id,
+            key_digest=door.token.digest,
+            origin=door.origin,
+            idempotency_key=door.idempotency_key,
+            request_digest=door.digest("embeddings"),
+        )
     document = embedding_answer(
         made.vectors,
         model=made.model,
@@ -270,16 +271,17 @@ class _Door:
 
     def _opens(self, spec: CallSpec) -> Callable[[], Awaitable[Call]]:
         async def opened() -> Call:
-            call: Call = await self.lane.open(
-                spec,
-                key_id=self.token.key_id,
-                key_digest=self.token.digest,
-                origin=self.origin,
-                idempotency_key=self.idempotency_key,
-                request_digest=self.digest(spec.endpoint),
-                cache=self._cache,
-            )
-            return call
+            with self._parts.callers.calling(self.token):
+                call: Call = await self.lane.open(
+                    spec,
+                    key_id=self.token.key_id,
+                    key_digest=self.token.digest,
+                    origin=self.origin,
+                    idempotency_key=self.idempotency_key,
+                    request_digest=self.digest(spec.endpoint),
+                    cache=self._cache,
+                )
+                return call
 
         return opened
 

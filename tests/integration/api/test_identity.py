@@ -260,6 +260,11 @@ async def test_every_process_heeds_a_change_at_once(
         for way, expected in (("disable", {401}), ("enable", {200})):
             await admin.api.post(f"{path}/{way}", headers=admin.tenant.headers)
             assert await seen(key["token"]) == expected
+            # A stranger is told nothing of what is wrong with a request.
+            empty = await second.post(
+                "/v1/chat/completions", json={}, headers=_bearer(key["token"])
+            )
+            assert empty.status_code == (401 if way == "disable" else 400)
         await admin.change(key, expires_at="2020-01-01T00:00:00Z")
         assert await seen(key["token"]) == {401}
         await admin.change(key, expires_at=None)

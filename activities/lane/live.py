@@ -324,7 +324,7 @@ class LiveCall:
 
     async def _succeed(self, end: Ended) -> None:
         self.used = told_usage(end.usage)
-        record_generation(self.option.deployment.model, end.usage, _Times(end))
+        record_generation(self.option.deployment.model, end.usage, end)
         self._span.succeed(
             end,
             key=self._key,
@@ -397,18 +397,3 @@ class LiveCall:
             decisions=(decision,) if decision else (),
             **fields,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """An attempt's times, as the metrics read them."""
-
-    end: Ended
-
-    @property
-    def first_token_ms(self) -> float | None:
-        return self.end.timings.first_token_ms
-
-    @property
-    def total_ms(self) -> float | None:
-        return self.end.timings.duration_ms

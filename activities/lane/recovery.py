@@ -196,7 +196,7 @@ class CallRecovery:
                         record_generation(
                             option.deployment.model,
                             piece.ended.usage,
-                            _Times(piece.ended),
+                            piece.ended,
                             len(begun.generated_ids),
                         )
                         return
@@ -300,14 +300,6 @@ async def _take(piece: Piece, answer: Answer, gate: Gate | None, writer: LaneJou
 def _key(begun: Begun) -> str:
     """Return which generation an attempt is one of: its request id says so."""
     return begun.request_id.rpartition("@")[0]
-
-
-class _Times:
-    """An attempt's times, as the metrics read them."""
-
-    def __init__(self, end: Ended) -> None:
-        self.first_token_ms = end.timings.first_token_ms
-        self.total_ms = end.timings.duration_ms
 
 
 def _generate_input(

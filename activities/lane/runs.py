@@ -39,6 +39,16 @@ class Ended:
     stop_reason: str | None
     timings: AttemptTimings
 
+    @property
+    def first_token_ms(self) -> float | None:
+        """Until its first token, as the metrics read it."""
+        return self.timings.first_token_ms
+
+    @property
+    def total_ms(self) -> float | None:
+        """Until its end, as the metrics read it."""
+        return self.timings.duration_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:

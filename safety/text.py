@@ -10,9 +10,12 @@ __all__ = ["Folded", "Text"]
 
 # Letters of other scripts that look like Latin ones, which disguise a word to a reader's eye only.
 _ALIKE = str.maketrans(
-    "авсԁеһіјкӏмнорԛгѕтυѵхуѡᴢαβεηικνορτχγωɑɡɩո",
-    "abcdehijklmnopqrstuvxywzabenikvoptxywagin",
+    "авсԁеһіјкӏмнорԛгѕтυѵхуѡᴢαβεηικνορτχγωɑɡɩոıᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡʏłøđħŧƀɨʉɇɍɏⱥƚȼǥ",
+    "abcdehijklmnopqrstuvxywzabenikvoptxywaginiabcdefghijklmnopqrstuvwylodhtbiueryalcg",
 )
+# What stands above, below and through letters of Latin, Greek and Cyrillic; in other scripts such
+# signs are vowels, and part of the word.
+_ACCENTS = re.compile("[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 # What Unicode calls Default_Ignorable_Code_Point: shown as nothing or as a blank.
 _IGNORABLE = re.compile(
@@ -38,10 +41,11 @@ def _with_case(character: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _without_case(character: str) -> str:
-    """Return a character without case, and without regard to how accents are written."""
+    """Return a character without case and accents."""
     if _is_nothing(character):
         return ""
-    return unicodedata.normalize("NFKD", character).casefold().translate(_ALIKE)
+    apart = unicodedata.normalize("NFKD", character).casefold()
+    return _ACCENTS.sub("", unicodedata.normalize("NFKD", apart)).translate(_ALIKE)
 
 
 class Folded:

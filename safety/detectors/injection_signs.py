@@ -45,11 +45,11 @@ SIGNS: dict[str, tuple[float, tuple[str, ...]]] = {
                 r"\b(?:ignorier\w*|vergiss|vergesst|missachte)\b[^.!?\n]{0,40}?"
                 r"(?:anweisung|instruktion|regel|vorgabe|befehl)"
             ),
-            r"\b(?:ignor\w*|oubli\w*)\b[^.!?\n]{0,40}?(?:instructions?|consignes|re\x{300}?gles)",
+            r"\b(?:ignor\w*|oubli\w*)\b[^.!?\n]{0,40}?(?:instructions?|consignes|regles)",
             (
                 r"\b(?:ignor\w*|olvid\w*|descart\w*|esquec\w*|dimentic\w*)\b[^.!?\n]{0,40}?"
-                r"(?:instruccion|instruco|istruzion|instruc\x{327}o|reglas|regras|regole|ordenes"
-                r"|o\x{301}rdenes|indicacion)"
+                r"(?:instruccion|instruco|istruzion|reglas|regras|regole|ordenes"
+                r"|indicacion)"
             ),
             r"\bi[ ._*-]g[ ._*-]n[ ._*-]o[ ._*-]r[ ._*-]e\b",
             r"忽略.{0,12}(?:指令|指示|提示|规则)|无视.{0,12}(?:指令|指示|规则)",

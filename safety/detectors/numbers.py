@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 from stdnum import iban, luhn
 from stdnum.us import ssn
 
 from safety.patterns import compiled
 
-__all__ = ["FINDERS"]
+__all__ = ["FINDERS", "accounts"]
 
-_DIGITS = compiled(r"[0-9]+(?:[ .-][0-9]+)*")
+_DIGITS = compiled(r"[0-9]+(?:[ \t\r\n./-]{1,3}[0-9]+)*")
 _GROUP = re.compile(r"[0-9]+")
 _IBAN = compiled(r"(?:^|[^A-Za-z0-9])([A-Za-z]{2}[0-9]{2})[ .-]?[A-Za-z0-9]{2}")
 _IBAN_REST = re.compile(r"(?:[ .-]?[A-Za-z0-9]){11,30}")
@@ -37,6 +38,12 @@ _ISSUERS = (
     ("56", "58", (16, 19)),
 )
 _CONTEXT = 60
+# What is between the groups of a number that is written in one place; all else is a guess, so that
+# there they must be those that cards have, and no piece of a list of such groups.
+_CLOSE = frozenset(" .-")
+_FORMS = frozenset({(4, 4, 4, 4), (4, 4, 4, 4, 3), (4, 6, 5), (4, 6, 4)})
+_LISTED_BEFORE = re.compile(r"(?<![0-9])[0-9]{4}([ \t\r\n./-]{1,3})\Z")
+_LISTED_BEHIND = re.compile(r"([ \t\r\n./-]{1,3})[0-9]{4}(?![0-9])")
 _SEPARATORS = str.maketrans("", "", " .-")
 # Letters of an account count from A, which is 10.
 _VALUES = {
@@ -64,7 +71,7 @@ def _cards(text: str, start: int) -> Iterator[tuple[int, int]]:
                 (
                     last
                     for last in range(min(len(groups), first + 5), first, -1)
-                    if _is_card([text[slice(*group)] for group in groups[first:last]])
+                    if _is_card(text, groups[first:last])
                 ),
                 None,
             )
@@ -73,7 +80,8 @@ def _cards(text: str, start: int) -> Iterator[tuple[int, int]]:
             first = last or first + 1
 
 
-def _is_card(groups: list[str]) -> bool:
+def _is_card(text: str, spans: list[tuple[int, int]]) -> bool:
+    groups = [text[begin:end] for begin, end in spans]
     if len(groups) > 1 and any(not 3 <= len(group) <= 7 for group in groups):
         return False
     digits = "".join(groups)
@@ -82,10 +90,23 @@ def _is_card(groups: list[str]) -> bool:
     return any(
         low <= digits[: len(low)] <= high and len(digits) in lengths
         for low, high, lengths in _ISSUERS
-    )
+    ) and _belong_together(text, spans)
 
 
-def _accounts(text: str, start: int) -> Iterator[tuple[int, int]]:
+def _belong_together(text: str, spans: list[tuple[int, int]]) -> bool:
+    """Whether groups are of one number, by what is between them and around them."""
+    between = {text[one[1] : other[0]] for one, other in pairwise(spans)}
+    if between <= _CLOSE:
+        return True
+    if tuple(end - begin for begin, end in spans) not in _FORMS:
+        return False
+    begin, end = spans[0][0], spans[-1][1]
+    before = _LISTED_BEFORE.search(text, max(0, begin - 8), begin)
+    behind = _LISTED_BEHIND.match(text, end)
+    return not any(listed and listed[1] in between for listed in (before, behind))
+
+
+def accounts(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Yield IBANs, whose country says how long they are."""
     for begin, at in _IBAN.spans(text, max(0, start - 1), group=1):
         rest = _IBAN_REST.match(text, at)
@@ -124,6 +145,6 @@ def _social(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 FINDERS: dict[str, Callable[[str, int], Iterator[tuple[int, int]]]] = {
     "CREDIT_CARD": _cards,
-    "IBAN_CODE": _accounts,
+    "IBAN_CODE": accounts,
     "US_SSN": _social,
 }

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import phonenumbers
 
+from safety.detectors.numbers import accounts
 from safety.patterns import compiled
 
 __all__ = ["Phones"]
@@ -51,14 +52,20 @@ class Phones:
     def find(self, text: str, start: int) -> Iterator[tuple[int, int]]:
         """Yield phone numbers."""
         for begin, end in _CANDIDATE.spans(text, start):
-            if text[begin - 1 : begin].isalnum() or text[end : end + 1].isalnum():
-                continue
             yield from self._within(text, begin, end)
 
     def _within(self, text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield numbers within a run of groups of digits, the longest first."""
         groups = [found.span() for found in _GROUP.finditer(text, begin, end)]
+        # What touches a letter is part of something else; its neighbours need not be. No word has
+        # a + in it.
+        before = text[begin - 1 : begin]
+        if text[end : end + 1].isalnum():
+            groups.pop()
         first = 0
+        if before.isalnum() and not (before.isalpha() and text[begin] == "+"):
+            account = _account_end(text, begin)
+            first = max(1, sum(group[0] < account for group in groups))
         while first < len(groups):
             last = self._last(text, groups, first, begin)
             if last is None:
@@ -124,6 +131,12 @@ class Phones:
             if _valid(written, region):
                 return True
         return False
+
+
+def _account_end(text: str, begin: int) -> int:
+    """Return where the bank account ends whose country stands right before a place; 0: none."""
+    start = max(0, begin - 3)
+    return max((start + stop for _, stop in accounts(text[start : start + 48], 0)), default=0)
 
 
 @lru_cache(maxsize=4096)

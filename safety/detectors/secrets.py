@@ -82,21 +82,25 @@ class Secrets:
 
     def find(self, text: Text, start: int) -> Iterator[Match]:
         """Yield secrets."""
-        given = text.given
-        data = given.encode()
+        plain = text.plain
+        for begin, end, label in self._within(plain.text, plain.here(start)):
+            yield Match(*plain.given(begin, end), label)
+
+    def _within(self, text: str, start: int) -> Iterator[Match]:
+        data = text.encode()
         for found in self._scanner.scan(data):
             begin = found.location["start_offset"]
             end = found.location["end_offset"]
-            if len(data) != len(given):  # offsets are of bytes
+            if len(data) != len(text):  # offsets are of bytes
                 begin, end = len(data[:begin].decode()), len(data[:end].decode())
             if begin >= start and end > begin:
                 yield Match(begin, end, _label(found.rule_id))
         for label, form, sign in self._own:
-            if sign in given:
-                for begin, end in form.spans(given, start, group=1):
+            if sign in text:
+                for begin, end in form.spans(text, start, group=1):
                     yield Match(begin, end, label)
-        for begin, end in self._assigned.spans(given, start, group=1):
-            if _looks_secret(given[begin:end]):
+        for begin, end in self._assigned.spans(text, start, group=1):
+            if _looks_secret(text[begin:end]):
                 yield Match(begin, end, "CREDENTIAL")
 
 

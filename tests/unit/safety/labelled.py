@@ -24,11 +24,21 @@ PII: tuple[tuple[str, str, str], ...] = (
     ("Tel. 030 901820, Berlin", "PHONE_NUMBER", "030 901820"),
     ("06 12 34 56 78", "PHONE_NUMBER", "06 12 34 56 78"),
     ("+49 (0)30 901820", "PHONE_NUMBER", "+49 (0)30 901820"),
+    ("+49 170 1234567 5pm", "PHONE_NUMBER", "+49 170 1234567"),
+    ("room5 0170 1234567", "PHONE_NUMBER", "0170 1234567"),
+    ("A4 (415) 555-2671 2nd floor", "PHONE_NUMBER", "(415) 555-2671"),
+    ("Tel+49 170 1234567", "PHONE_NUMBER", "+49 170 1234567"),
     ("4111 1111 1111 1111", "CREDIT_CARD", "4111 1111 1111 1111"),
     ("card 4111-1111-1111-1111.", "CREDIT_CARD", "4111-1111-1111-1111"),
     ("4111.1111.1111.1111!", "CREDIT_CARD", "4111.1111.1111.1111"),
     *((f"4111{dash}1111{dash}1111{dash}1111", "CREDIT_CARD",
        f"4111{dash}1111{dash}1111{dash}1111") for dash in "\u2010\u2011\u2013\u2014\u2212"),
+    *((f"my card 4111{gap}1111{gap}1111{gap}1111.", "CREDIT_CARD",
+       f"4111{gap}1111{gap}1111{gap}1111")
+      for gap in ("  ", "\n", "\r\n", "/", " - ", "\u00a0\u2009")),
+    ("4111 1111\n1111 1111", "CREDIT_CARD", "4111 1111\n1111 1111"),
+    ("amex\n3782\n822463\n10005\n", "CREDIT_CARD", "3782\n822463\n10005"),
+    ("12  4111  1111  1111  1111\n2024", "CREDIT_CARD", "4111  1111  1111  1111"),
     ("GB82.WEST.1234.5698.7654.32.", "IBAN_CODE", "GB82.WEST.1234.5698.7654.32"),
     ("ssn 536\u201390\u20134399", "US_SSN", "536\u201390\u20134399"),
     ("5555555555554444", "CREDIT_CARD", "5555555555554444"),
@@ -52,6 +62,9 @@ NO_PII: tuple[str, ...] = (
     "1234567890", "the year 2026-12-01 13:20", "10 000 000 people", "3.14159265", "12:30:45",
     "version 1.2.3.4.5", "127.0.0.1 and ::1", "std::vector<int>", "a::b and Foo::bar",
     "4111-1111-1111-1112", "GB82WEST12345698765431", "078-05-1120", "000-12-3456",
+    "2024\n4111\n1111\n1111\n1111", "4111/1111/1111/1111/1112", "4111\n1111\n1111\n1111\n2222\n",
+    "1234 4111\n1111 1111\n1111 1234", "41111\n111111\n11111", "room5 0170", "x1415555267 1y",
+    "rev1 234 567 8901b", "1+4917012345678",
     "@decorator", "pip install a@1.2.3", "x@y", "DE89", "5f4dcc3b5aa765d61d8327deb882cf99",
     "3f2504e0-4f89-11d3-9a0c-0305e82c3301", "$1,234,567.89", "page 12 of 345",
     "ISBN 978-3-16-148410-0",
@@ -62,6 +75,7 @@ _PEM = """-----BEGIN RSA PRIVATE KEY-----
 MIIEowIBAAKCAQEAx123456789
 abc=
 -----END RSA PRIVATE KEY-----"""
+_HIDDEN = _PEM.replace("BEGIN", "BE\u200bGIN").replace("PRIVATE", "PRI\u200dVATE")
 _ESCAPED = _PEM.replace("\n", "\\n")
 
 # (text, what of it is to be found). Formats are real, and the values are made up; the bar keeps
@@ -88,6 +102,12 @@ _SECRETS: tuple[tuple[str, str], ...] = (
     ('password = "Tr0ub4dor&3xY!9q"', "Tr0ub4dor&3xY!9q"),
     ("API_KEY: 9f8e7d6c5b4a39281706", "9f8e7d6c5b4a39281706"),
     (f"{_PEM}\nhello", _PEM),
+    ("é ghp_16C7e42F292c\u200b6912E7710c838347Ae178B4a!",
+     "ghp_16C7e42F292c\u200b6912E7710c838347Ae178B4a"),
+    ("A\u2060KIA¦Z52HGXYRN4WBTEST", "A\u2060KIA¦Z52HGXYRN4WBTEST"),
+    ("ｇｈｐ_16C7e42F292c6912E7710c838347Ae178B4a",
+     "ｇｈｐ_16C7e42F292c6912E7710c838347Ae178B4a"),
+    (f"{_HIDDEN}\nhello", _HIDDEN),
     (f'{{"key": "{_ESCAPED}\\n"}}', _ESCAPED),
 )  # fmt: skip
 

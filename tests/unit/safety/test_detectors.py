@@ -74,6 +74,13 @@ def test_types_and_regions_are_those_of_the_rule() -> None:
     assert found(text, kind="pii", types=("PHONE_NUMBER",), regions=("US",)) == []
 
 
+def test_a_bank_account_holds_no_phone_number_and_what_is_behind_it_may() -> None:
+    text = "DE89 3704 0044 0532 0130 00 0170 1234567"
+    assert [text[at.start : at.end] for at in found(text, kind="pii", types=("PHONE_NUMBER",))] == [
+        "0170 1234567"
+    ]
+
+
 ALL = Policy.of(
     {
         "rules": [

@@ -65,6 +65,18 @@ def test_words_are_found_whole_in_any_case_and_disguise() -> None:
     assert [(each.start, each.end) for each in found] == [(2, 5), (10, 13), (15, 19)]
 
 
+def test_accents_and_letters_that_look_like_others_hide_no_word() -> None:
+    judge = screen(deny("Bluebird", "Zürich", "\u0915\u093f"))
+    for text in ("blüebird", "blu\u0308ebird", "BLUEBÏRD", "bluebırd", "bŁuebird", "bluebirđ",
+                 "ʙʟᴜᴇʙɪʀᴅ", "b̶l̶uebird", "ＢＬＵＥＢÏＲＤ", "zurich",
+                 "ZU\u0308RICH", "\u0915\u093f"):  # fmt: skip
+        assert judge.check([f"so {text}."], "input").findings, text
+    # A vowel of another script is no accent.
+    assert not judge.check(["\u0915"], "input").findings
+    (found,) = judge.check(["é blüebïrd ö"], "input").findings
+    assert (found.start, found.end) == (2, 10)
+
+
 def test_the_first_rule_that_matches_decides_and_an_allow_list_exempts() -> None:
     judge = screen(
         {"id": "ours", "kind": "allow_list", "patterns": [r"bob@example\.com"]},

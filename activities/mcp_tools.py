@@ -1,4 +1,7 @@
-"""Tools of MCP servers. Each call has a session of its own: nothing of one caller meets another."""
+"""Tools of MCP servers. Each call has a session of its own: nothing of one caller meets another.
+
+Imported by `mcp_servers` when the first server is asked for, and by nothing else.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +13,46 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import httpx2
-from mcp import Client, StdioServerParameters, stdio_client
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import RequestParamsMeta, TextContent
 
 from activities.egress import AnswerTooLarge, Egress, EgressRefused
+from activities.mcp_servers import MOST_TOOLS, Changed, ProtocolFailed
 from activities.tool_drafts import Answer, Draft, SourceRefused, ToolRefused, draft
 
-__all__ = ["Changed", "Servers"]
+__all__ = ["Servers"]
 
 _OURS = (EgressRefused, AnswerTooLarge, SourceRefused, ToolRefused)
-MOST_TOOLS = 100
 MOST_PAGES = 10
-
-
-class Changed(ToolRefused):
-    """The server describes the tool in another way than it did when it was registered."""
 
 
 @contextmanager
 def _ungrouped() -> Iterator[None]:
-    """Raise what one of our own checks raised by itself; sessions wrap it in groups of groups."""
+    """Raise what one of our own checks raised by itself; sessions wrap it in groups of groups.
+
+    Else what the wire or the protocol failed with, so that nobody else needs to know the SDK.
+    """
     try:
         yield
+    except MCPError:
+        raise ProtocolFailed from None
     except BaseExceptionGroup as group:
-        found: BaseException | None = group.subgroup(_OURS)
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
+        found = _first(group, _OURS)
+        if found is None and isinstance(group, ExceptionGroup):
+            found = _first(group, (httpx2.TimeoutException, MCPError))
         if found is None:
             raise
-        raise found from None
+        raise (ProtocolFailed() if isinstance(found, MCPError) else found) from None
+
+
+def _first(
+    group: BaseExceptionGroup[BaseException], kinds: tuple[type[Exception], ...]
+) -> BaseException | None:
+    found: BaseException | None = group.subgroup(kinds)
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
 
 
 def _environment(where: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, str]:

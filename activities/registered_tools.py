@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 import httpx2
-from mcp import MCPError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
@@ -18,7 +17,7 @@ from activities.dependencies import Dependencies
 from activities.egress import AnswerTooLarge, EgressRefused
 from activities.failures import typed_failures
 from activities.heartbeats import heartbeats
-from activities.mcp_tools import Changed, Servers
+from activities.mcp_servers import Changed, McpServers, ProtocolFailed
 from activities.secrets import SecretMissing, Secrets
 from activities.tool_drafts import Answer, SourceRefused, ToolRefused, ToolUnavailable
 from activities.tool_results import ToolResults
@@ -46,7 +45,7 @@ class RegisteredTools:
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
         self._results = ToolResults(deps)
-        self._servers = Servers(deps.egress, deps.settings.mcp_servers or {})
+        self._mcp = McpServers(deps.egress, deps.settings.mcp_servers or {})
         self._secrets = Secrets(deps.settings.tool_secrets_file)
 
     @activity.defn(name="tools.call")
@@ -72,8 +71,11 @@ class RegisteredTools:
     async def _attempt(self, call: ToolInput, arguments: dict[str, Any]) -> Answer:
         """Make one attempt; what is sure to happen again is an answer already."""
         try:
+            tool = await self._definition(call, arguments)
+            if tool.kind != "openapi":
+                await self._mcp.servers()
             async with asyncio.timeout(call.timeout_seconds):
-                return await self._made(call, arguments)
+                return await self._made(tool, call, arguments)
         except ToolUnavailable:
             raise
         except TimeoutError:
@@ -82,10 +84,11 @@ class RegisteredTools:
             if isinstance(error, Changed):
                 await self._report_change(call)
             return Answer(f"the call failed: {error}", ok=False)
-        except (httpx2.HTTPError, MCPError, OSError, ExceptionGroup) as error:
+        except (httpx2.HTTPError, ProtocolFailed, OSError, ExceptionGroup) as error:
             raise ToolUnavailable(plain_reason(error)) from None
 
-    async def _made(self, call: ToolInput, arguments: dict[str, Any]) -> Answer:
+    async def _definition(self, call: ToolInput, arguments: dict[str, Any]) -> ToolRecord:
+        """Return what is called, if it may be and the arguments fit."""
         organisation, name = call.tenant.organisation_id, call.tool_call.name
         # Asked anew each time: what was removed a moment ago is not called.
         tool = await tool_registry.definition(
@@ -96,9 +99,12 @@ class RegisteredTools:
         problem = first_problem(json.dumps(tool.input_schema), arguments)
         if problem is not None:
             raise ToolRefused(f"the arguments do not fit: {problem}")
+        return tool
+
+    async def _made(self, tool: ToolRecord, call: ToolInput, arguments: dict[str, Any]) -> Answer:
         headers = self._secrets.headers(
             tool.target.get("auth", ()),
-            organisation_id=organisation,
+            organisation_id=call.tenant.organisation_id,
             destination=destination_of(tool.target),
         )
         answer = await self._ask(tool, call, arguments, headers)
@@ -126,7 +132,8 @@ class RegisteredTools:
                 timeout_s=call.timeout_seconds,
                 max_bytes=max_bytes,
             )
-        return await self._servers.call(
+        servers = await self._mcp.servers()
+        return await servers.call(
             tool.target,
             arguments,
             source=tool.source,
@@ -173,6 +180,6 @@ def plain_reason(error: BaseException) -> str:
     for leaf in leaves:
         if isinstance(leaf, httpx2.TimeoutException):
             return "no answer in time"
-        if isinstance(leaf, MCPError):
+        if isinstance(leaf, ProtocolFailed):
             return "the MCP server answered with an error of the protocol"
     return f"the connection failed ({type(leaves[0]).__name__})"

@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import httpx2
-from mcp import MCPError
 from pydantic import ValidationError
 from temporalio import activity
 
@@ -15,7 +14,7 @@ from activities import openapi
 from activities.dependencies import Dependencies
 from activities.egress import AnswerTooLarge, EgressRefused
 from activities.failures import typed_failures
-from activities.mcp_tools import MOST_TOOLS, Servers
+from activities.mcp_servers import MOST_TOOLS, McpServers, ProtocolFailed
 from activities.registered_tools import destination_of, plain_reason
 from activities.secrets import SecretMissing, Secrets
 from activities.tool_drafts import Draft, SourceRefused, ToolRefused
@@ -35,7 +34,7 @@ class Registration:
 
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
-        self._servers = Servers(deps.egress, deps.settings.mcp_servers or {})
+        self._mcp = McpServers(deps.egress, deps.settings.mcp_servers or {})
         self._secrets = Secrets(deps.settings.tool_secrets_file)
 
     @activity.defn(name="tools.register")
@@ -50,6 +49,8 @@ class Registration:
         request = ToolRegistration.model_validate_json(
             await blobs.get(self._deps.db, organisation, call.request)
         )
+        if request.kind == "mcp":
+            await self._mcp.servers()
         try:
             async with asyncio.timeout(SOURCE_SECONDS):
                 drafts = await self._drafts(request, call)
@@ -60,7 +61,7 @@ class Registration:
         except (
             httpx2.HTTPError,
             httpx2.InvalidURL,
-            MCPError,
+            ProtocolFailed,
             OSError,
             ExceptionGroup,
             ValidationError,
@@ -102,7 +103,8 @@ class Registration:
             {"server": request.server} if request.server is not None else {"url": request.url}
         )
         where["auth"] = auth
-        offered = await self._servers.drafts(
+        servers = await self._mcp.servers()
+        offered = await servers.drafts(
             where,
             source=request.name,
             headers=self._secrets.headers(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_UP, Decimal
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -15,16 +15,12 @@ from activities.transcript import PROMPT_FORMAT
 from inference.upstream.estimate import most_tokens
 from inference.upstream.options import options_of as upstream_options
 from store.catalogue import Catalogue, Deployment, Model, Price
+from store.pricing import dollars
 from workflows.contracts.call import CallSpec
 from workflows.errors import InvalidRequest, NotFound
 
-__all__ = ["UPSTREAM", "Option", "cache_key", "most_usd", "options_of"]
+__all__ = ["Option", "cache_key", "most_usd", "options_of"]
 
-#: Engines of this name read text; all others are models under Triton and read token ids.
-UPSTREAM = "openai"
-
-_MILLION = Decimal(1_000_000)
-_NANO = Decimal("0.000000001")
 #: Engines under Triton that make single tokens more or less likely.
 _BIASES = frozenset({"llama_cpp"})
 #: What no model under Triton can do, with the value that asks for nothing.
@@ -57,8 +53,8 @@ class Option:
 
     @property
     def is_upstream(self) -> bool:
-        """Whether it reads text, and counts by itself."""
-        return self.deployment.engine == UPSTREAM
+        """Whether it reads text, and counts by itself; models under Triton read token ids."""
+        return self.deployment.is_upstream
 
     @property
     def engine_model(self) -> str:
@@ -212,7 +208,7 @@ def most_usd(
         written = max(price.output_usd_per_million, price.reasoning_usd_per_million or Decimal(0))
         cost = taken_in * read + written * option.longest(spec) * spec.choices
         most = max(most, cost)
-    return (most / _MILLION).quantize(_NANO, rounding=ROUND_UP)
+    return dollars(most)
 
 
 def cache_key(spec: CallSpec, wish: str) -> str | None:

@@ -24,7 +24,11 @@ class MadeCall:
 
 @dataclass(slots=True)
 class Choice:
-    """One of the answers to a request."""
+    """One of the answers to a request.
+
+    Attributes:
+        calls_first: How many calls had begun before the first word came.
+    """
 
     texts: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
@@ -32,6 +36,7 @@ class Choice:
     calls: list[MadeCall] = field(default_factory=list)
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
+    calls_first: int = 0
 
     @property
     def text(self) -> str:
@@ -60,6 +65,8 @@ class Answer:
         while len(self.choices) <= delta.choice:
             self.choices.append(Choice())
         choice = self.choices[delta.choice]
+        if (delta.text or delta.refusal) and not (choice.texts or choice.refusals):
+            choice.calls_first = len(choice.calls)
         if delta.text:
             choice.texts.append(delta.text)
         if delta.refusal:
@@ -100,6 +107,12 @@ class Answer:
                 if choice.logprobs is None
                 else msgspec.Raw(msgspec.json.encode(choice.logprobs))
             )
+            pieces = tuple(
+                ToolPiece(place, call.id, call.name, call.arguments)
+                for place, call in enumerate(choice.calls)
+            )
+            if before := pieces[: choice.calls_first]:
+                yield Delta(choice=number, tool_calls=before)
             if choice.text or choice.refusal or choice.reasoning or logprobs is not None:
                 yield Delta(
                     choice=number,
@@ -108,14 +121,8 @@ class Answer:
                     reasoning=choice.reasoning,
                     logprobs=logprobs,
                 )
-            if choice.calls:
-                yield Delta(
-                    choice=number,
-                    tool_calls=tuple(
-                        ToolPiece(place, call.id, call.name, call.arguments)
-                        for place, call in enumerate(choice.calls)
-                    ),
-                )
+            if after := pieces[choice.calls_first :]:
+                yield Delta(choice=number, tool_calls=after)
             yield Delta(choice=number, finish_reason=choice.finish_reason or "stop")
 
 
@@ -144,7 +151,7 @@ def _add_logprobs(choice: Choice, raw: msgspec.Raw) -> None:
 
 def _kept(choice: Choice) -> dict[str, Any]:
     kept: dict[str, Any] = {"finish_reason": choice.finish_reason}
-    for name in ("text", "refusal", "reasoning", "logprobs"):
+    for name in ("text", "refusal", "reasoning", "logprobs", "calls_first"):
         if value := getattr(choice, name):
             kept[name] = value
     if choice.calls:
@@ -165,4 +172,5 @@ def _choice(kept: Mapping[str, Any]) -> Choice:
         calls=[MadeCall(**call) for call in kept.get("tool_calls", ())],
         finish_reason=kept.get("finish_reason"),
         logprobs=kept.get("logprobs"),
+        calls_first=kept.get("calls_first", 0),
     )

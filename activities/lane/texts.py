@@ -86,6 +86,7 @@ def restored_answer(answer: Answer, redactions: Redactions, *, as_json: bool) ->
                 ],
                 finish_reason=choice.finish_reason,
                 logprobs=choice.logprobs,
+                calls_first=choice.calls_first,
             )
             for choice in answer.choices
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -30,14 +31,26 @@ def response_object(
     model: str,
     answer: Answer | None = None,
     used: TokenUsage | None = None,
+    completed: datetime | None = None,
 ) -> dict[str, Any]:
-    """Return the document of a response; without an answer it is in progress."""
+    """Return the document of a response; without an answer it is in progress.
+
+    Args:
+        request: What was asked.
+        own_id: Its id.
+        created: When it was asked, in seconds since 1970.
+        model: Who answers.
+        answer: The answer, once it is whole.
+        used: The tokens it took.
+        completed: When it was whole; now, unless it is said.
+    """
     cut_short = _CUT_SHORT.get(answer.finish_reason or "") if answer else None
+    ended = int(time.time() if completed is None else completed.timestamp())
     return {
         "id": own_id,
         "object": "response",
         "created_at": created,
-        "completed_at": int(time.time()) if answer and not cut_short else None,
+        "completed_at": ended if answer and not cut_short else None,
         "status": "in_progress" if answer is None else "incomplete" if cut_short else "completed",
         "background": False,
         "error": None,
@@ -70,26 +83,17 @@ def output_items(answer: Answer, own_id: str, cut_short: bool = False) -> list[d
     """Return the items of a whole answer: its message, if it has one, and its calls."""
     choice = answer.choices[0]
     status = "incomplete" if cut_short else "completed"
-    items: list[dict[str, Any]] = []
     content: list[dict[str, Any]] = []
     if choice.texts or not (choice.calls or choice.refusals):
         content.append(_text_part(choice.text, (choice.logprobs or {}).get("content")))
     if choice.refusals:
         content.append({"type": "refusal", "refusal": choice.refusal})
-    if content:
-        items.append(
-            {
-                "id": _message_id(own_id),
-                "type": "message",
-                "role": "assistant",
-                "status": status,
-                "content": content,
-            }
-        )
-    items += [
+    items = [
         _call_item(own_id, place, call.id, call.name, call.arguments, status)
         for place, call in enumerate(choice.calls)
     ]
+    if content:
+        items.insert(choice.calls_first, _message_item(own_id, status, content))
     return items
 
 
@@ -115,6 +119,16 @@ def messages_after(answer: Answer) -> list[dict[str, Any]]:
 
 def _message_id(own_id: str) -> str:
     return "msg_" + own_id.removeprefix("resp_")
+
+
+def _message_item(own_id: str, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": _message_id(own_id),
+        "type": "message",
+        "role": "assistant",
+        "status": status,
+        "content": content,
+    }
 
 
 def _call_item(
@@ -143,6 +157,8 @@ class ResponseEvents:
     """Writes the events of one stream: every item and part is opened, filled and closed.
 
     A helper of an SDK builds the response from them and refuses a stream whose order is not that.
+    Pieces of several items may come in turns, so all of them are closed at the end, and with what
+    the whole answer has of each: it is the same, streamed or not.
     """
 
     def __init__(self, request: ResponseRequest, *, own_id: str, created: int, model: str) -> None:
@@ -150,15 +166,19 @@ class ResponseEvents:
         self._id = own_id
         self._created = created
         self._model = model
+        self._message = _message_id(own_id)
         self._number = 0
-        self._items: list[dict[str, Any]] = []
-        # Of the open item: its kind ("text", "refusal" or the place of a call) and its text.
-        self._open: str | int | None = None
-        self._text: list[str] = []
+        # Ids of the items, kinds of the parts of the message, as they were opened.
+        self._items: list[str] = []
+        self._parts: list[str] = []
+        self._calls = 0
+        self._logprobs: list[Any] = []
 
     def begin(self) -> bytes:
         """Return the events before the first piece."""
-        response = self._object()
+        response = response_object(
+            self._request, own_id=self._id, created=self._created, model=self._model
+        )
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
@@ -167,24 +187,32 @@ class ResponseEvents:
         """Return the events for some pieces."""
         written: list[bytes] = []
         for delta in deltas:
+            if delta.logprobs is not None:
+                self._logprobs += msgspec.json.decode(delta.logprobs).get("content") or ()
             if delta.text:
-                written.append(self._switch("text"))
-                written.append(self._text_delta(delta))
-            if delta.refusal:
-                written.append(self._switch("refusal"))
-                self._text.append(delta.refusal)
+                told, self._logprobs = self._logprobs, []
+                written.append(self._opened_part(_text_part("")))
                 written.append(
-                    self._event("response.refusal.delta", **self._place(), delta=delta.refusal)
+                    self._event(
+                        "response.output_text.delta",
+                        **self._place("output_text"),
+                        delta=delta.text,
+                        logprobs=told,
+                    )
+                )
+            if delta.refusal:
+                written.append(self._opened_part({"type": "refusal", "refusal": ""}))
+                written.append(
+                    self._event(
+                        "response.refusal.delta", **self._place("refusal"), delta=delta.refusal
+                    )
                 )
             for piece in delta.tool_calls:
                 written.append(self._call_piece(piece))
         return b"".join(written)
 
-    def end(self, answer: Answer, used: TokenUsage) -> bytes:
+    def end(self, answer: Answer, used: TokenUsage, completed: datetime | None = None) -> bytes:
         """Return the events after the last piece."""
-        # An answer of no words is a message all the same.
-        opened = b"" if self._items else self._switch("text")
-        closed = self._close()
         response = response_object(
             self._request,
             own_id=self._id,
@@ -192,10 +220,11 @@ class ResponseEvents:
             model=self._model,
             answer=answer,
             used=used,
+            completed=completed,
         )
-        response["output"] = self._items
+        closed = [self._closed(item) for item in response["output"]]
         kind = "incomplete" if response["status"] == "incomplete" else "completed"
-        return opened + closed + self._event(f"response.{kind}", response=response)
+        return b"".join(closed) + self._event(f"response.{kind}", response=response)
 
     def broken(self, error: OpenAIError, request_id: str) -> bytes:
         """Return the event of a stream that cannot go on."""
@@ -204,101 +233,78 @@ class ResponseEvents:
             "error", code=error.code, message=error.message, param=error.param, **told
         )
 
-    def _object(self) -> dict[str, Any]:
-        return response_object(
-            self._request, own_id=self._id, created=self._created, model=self._model
-        )
-
-    def _text_delta(self, delta: Delta) -> bytes:
-        self._text.append(delta.text)
-        logprobs: Any = []
-        if delta.logprobs is not None:
-            logprobs = msgspec.json.decode(delta.logprobs).get("content") or []
-        return self._event(
-            "response.output_text.delta", **self._place(), delta=delta.text, logprobs=logprobs
-        )
-
     def _call_piece(self, piece: ToolPiece) -> bytes:
-        opened = b""
-        if self._open != piece.index:
-            opened = self._close()
-            item = _call_item(
-                self._id, piece.index, piece.id or "", piece.name or "", "", "in_progress"
-            )
-            self._open, self._text = piece.index, []
-            self._items.append(item)
-            opened += self._event(
-                "response.output_item.added", output_index=len(self._items) - 1, item=item
-            )
+        # As the answer counts them.
+        number = min(piece.index, self._calls)
+        self._calls = max(self._calls, number + 1)
+        item = _call_item(self._id, number, piece.id or "", piece.name or "", "", "in_progress")
+        opened = self._opened(item)
         if not piece.arguments:
             return opened
-        self._text.append(piece.arguments)
         return opened + self._event(
             "response.function_call_arguments.delta",
-            item_id=self._items[-1]["id"],
-            output_index=len(self._items) - 1,
+            item_id=item["id"],
+            output_index=self._items.index(item["id"]),
             delta=piece.arguments,
         )
 
-    def _switch(self, kind: str) -> bytes:
-        """Open a message for text, or for a refusal, if none is open."""
-        if self._open == kind:
+    def _opened(self, item: dict[str, Any]) -> bytes:
+        """Open an item, if it is not."""
+        if item["id"] in self._items:
             return b""
-        closed = self._close()
-        number = sum(item["type"] == "message" for item in self._items)
-        item = {
-            "id": _message_id(self._id) + (f"_{number}" if number else ""),
-            "type": "message",
-            "role": "assistant",
-            "status": "in_progress",
-            "content": [],
-        }
-        self._items.append(item)
-        self._open, self._text = kind, []
-        part = _text_part("") if kind == "text" else {"type": "refusal", "refusal": ""}
-        return (
-            closed
-            + self._event(
-                "response.output_item.added", output_index=len(self._items) - 1, item=item
-            )
-            + self._event("response.content_part.added", **self._place(), part=part)
+        self._items.append(item["id"])
+        return self._event(
+            "response.output_item.added", output_index=len(self._items) - 1, item=item
         )
 
-    def _close(self) -> bytes:
-        """Close the item that is open."""
-        kind, self._open = self._open, None
-        if kind is None:
+    def _opened_part(self, part: dict[str, Any]) -> bytes:
+        """Open a part of the message, and the message, if they are not."""
+        kind = part["type"]
+        if kind in self._parts:
             return b""
-        text = "".join(self._text)
-        place = len(self._items) - 1
-        item = self._items[place]
-        item["status"] = "completed"
-        if isinstance(kind, int):
-            item["arguments"] = text
-            done = self._event(
-                "response.function_call_arguments.done",
-                item_id=item["id"],
-                output_index=place,
-                name=item["name"],
-                arguments=text,
-            )
-        elif kind == "text":
-            part = _text_part(text)
-            item["content"] = [part]
-            done = self._event(
-                "response.output_text.done", **self._place(), text=text, logprobs=[]
-            ) + self._event("response.content_part.done", **self._place(), part=part)
-        else:
-            part = {"type": "refusal", "refusal": text}
-            item["content"] = [part]
-            done = self._event(
-                "response.refusal.done", **self._place(), refusal=text
-            ) + self._event("response.content_part.done", **self._place(), part=part)
-        return done + self._event("response.output_item.done", output_index=place, item=item)
+        opened = self._opened(_message_item(self._id, "in_progress", []))
+        self._parts.append(kind)
+        return opened + self._event("response.content_part.added", **self._place(kind), part=part)
 
-    def _place(self) -> dict[str, Any]:
-        place = len(self._items) - 1
-        return {"item_id": self._items[place]["id"], "output_index": place, "content_index": 0}
+    def _closed(self, item: dict[str, Any]) -> bytes:
+        """Close an item with what it has in the whole answer."""
+        written: list[bytes] = []
+        if item["type"] == "message":
+            for part in item["content"]:
+                # An answer of no words is a message all the same.
+                written.append(self._opened_part(_text_part("")) if not self._parts else b"")
+                written.append(self._closed_part(part))
+        place = self._items.index(item["id"])
+        if item["type"] == "function_call":
+            written.append(
+                self._event(
+                    "response.function_call_arguments.done",
+                    item_id=item["id"],
+                    output_index=place,
+                    name=item["name"],
+                    arguments=item["arguments"],
+                )
+            )
+        written.append(self._event("response.output_item.done", output_index=place, item=item))
+        return b"".join(written)
+
+    def _closed_part(self, part: dict[str, Any]) -> bytes:
+        place = self._place(part["type"])
+        if part["type"] == "refusal":
+            done = self._event("response.refusal.done", **place, refusal=part["refusal"])
+        else:
+            done = self._event(
+                "response.output_text.done", **place, text=part["text"], logprobs=part["logprobs"]
+            )
+        return done + self._event("response.content_part.done", **place, part=part)
+
+    def _place(self, kind: str) -> dict[str, Any]:
+        """Return where a part of the message stands."""
+        return {
+            "item_id": self._message,
+            "output_index": self._items.index(self._message),
+            "content_index": self._parts.index(kind),
+        }
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         document = {"type": kind, "sequence_number": self._number, **fields}

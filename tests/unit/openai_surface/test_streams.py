@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from api.openai.chat_answers import ChatChunks, chat_completion
 from api.openai.completion_answers import CompletionChunks
 from api.openai.errors import OpenAIError, error_of, speaks_openai
 from api.openai.failures import openai_error
-from api.openai.response_answers import ResponseEvents, messages_after
+from api.openai.response_answers import ResponseEvents, messages_after, response_object
 from api.openai.responses import read_response
 from inference.answers import Answer
 from inference.errors import EngineBusy, EngineDenied, EngineFailed, Told
@@ -19,6 +22,7 @@ from store.errors import DatabaseUnavailable
 from workflows import errors
 
 USED = TokenUsage(3, 2, 1)
+ENDED = datetime(2026, 1, 2, tzinfo=UTC)
 CALLS = (
     Delta(tool_calls=(ToolPiece(0, "a", "f", ""),)),
     Delta(tool_calls=(ToolPiece(0, arguments="{}"),)),
@@ -69,16 +73,37 @@ def test_an_echo_comes_once() -> None:
     assert [chunk["choices"][0]["text"] for chunk in told] == ["Once upon", " a", ""]
 
 
-def test_items_open_and_close_in_order_with_every_number() -> None:
-    request = read_response({"model": "m", "input": "hi"})
+def streamed(*deltas: Delta, **asked: Any) -> tuple[list[dict[str, Any]], Answer]:
+    """Write a response's stream; what it ends with is what the whole answer is."""
+    request = read_response({"model": "m", "input": "hi", **asked})
     events = ResponseEvents(request, own_id="resp_1", created=1, model="m")
     answer = Answer()
     written = events.begin()
-    for delta in (Delta(text="Wait."), *CALLS):
+    for delta in deltas:
         answer.add(delta)
         written += events.of([delta])
-    told = data(written + events.end(answer, USED))
+    told = data(written + events.end(answer, USED, ENDED))
     assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    for again in (answer, Answer.of(answer.document())):
+        whole = response_object(
+            request,
+            own_id="resp_1",
+            created=1,
+            model="m",
+            answer=again,
+            used=USED,
+            completed=ENDED,
+        )
+        assert told[-1]["response"] == whole
+    done = [e["item"] for e in told if e["type"] == "response.output_item.done"]
+    assert done == told[-1]["response"]["output"]
+    opened = [e["item"]["id"] for e in told if e["type"] == "response.output_item.added"]
+    assert opened == [item["id"] for item in done]
+    return told, answer
+
+
+def test_items_open_and_close_in_order_with_every_number() -> None:
+    told, answer = streamed(Delta(text="Wait."), *CALLS)
     kinds = [event["type"].removeprefix("response.") for event in told]
     assert kinds == [
         "created",
@@ -86,15 +111,15 @@ def test_items_open_and_close_in_order_with_every_number() -> None:
         "output_item.added",
         "content_part.added",
         "output_text.delta",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "output_item.added",
+        "function_call_arguments.delta",
         "output_text.done",
         "content_part.done",
         "output_item.done",
-        "output_item.added",
-        "function_call_arguments.delta",
         "function_call_arguments.done",
         "output_item.done",
-        "output_item.added",
-        "function_call_arguments.delta",
         "function_call_arguments.done",
         "output_item.done",
         "completed",
@@ -102,13 +127,57 @@ def test_items_open_and_close_in_order_with_every_number() -> None:
     output = told[-1]["response"]["output"]
     assert [item["type"] for item in output] == ["message", "function_call", "function_call"]
     assert {item["status"] for item in output} == {"completed"}
+    assert told[-1]["response"]["completed_at"] == ENDED.timestamp()
     assert messages_after(answer)[0]["tool_calls"][1]["function"]["name"] == "g"
 
 
+def test_a_stream_ends_with_what_the_whole_answer_is() -> None:
+    told, _ = streamed(Delta(text="half"), Delta(finish_reason="length"))
+    assert told[-1]["type"] == "response.incomplete"
+    assert told[-1]["response"]["output"][0]["status"] == "incomplete"
+    # Calls whose pieces come in turns, and words after and between them.
+    told, _ = streamed(
+        Delta(tool_calls=(ToolPiece(0, "a", "f"),)),
+        Delta(text="And "),
+        Delta(tool_calls=(ToolPiece(1, "b", "g"),)),
+        Delta(tool_calls=(ToolPiece(0, arguments='{"x":'),)),
+        Delta(text="now"),
+        Delta(tool_calls=(ToolPiece(1, arguments="{}"), ToolPiece(0, arguments="1}"))),
+        Delta(finish_reason="tool_calls"),
+    )
+    first, message, second = told[-1]["response"]["output"]
+    assert (first["call_id"], first["name"], first["arguments"]) == ("a", "f", '{"x":1}')
+    assert (second["call_id"], second["name"], second["arguments"]) == ("b", "g", "{}")
+    assert message["content"][0]["text"] == "And now"
+    streamed(Delta(text="half"), Delta(refusal="no"), Delta(finish_reason="stop"))
+
+
+def test_logprobs_are_in_every_event_that_has_room_for_them() -> None:
+    def raw(token: str) -> msgspec.Raw:
+        made = {"token": token, "logprob": -0.1, "bytes": None, "top_logprobs": []}
+        return msgspec.Raw(msgspec.json.encode({"content": [made], "refusal": None}))
+
+    told, _ = streamed(
+        Delta(logprobs=raw("h")),
+        Delta(text="hi", logprobs=raw("i")),
+        Delta(finish_reason="stop"),
+        include=["message.output_text.logprobs"],
+    )
+
+    def tokens(found: Any) -> list[str]:
+        return [each["token"] for each in found]
+
+    delta, done, part = (
+        next(e for e in told if e["type"] == f"response.{kind}")
+        for kind in ("output_text.delta", "output_text.done", "content_part.done")
+    )
+    final = told[-1]["response"]["output"][0]["content"][0]
+    for found in (delta, done, part["part"], final):
+        assert tokens(found["logprobs"]) == ["h", "i"]
+
+
 def test_an_answer_of_no_words_is_a_message() -> None:
-    request = read_response({"model": "m", "input": "hi"})
-    events = ResponseEvents(request, own_id="resp_1", created=1, model="m")
-    told = data(events.begin() + events.end(Answer(), USED))
+    told, _ = streamed(Delta(finish_reason="stop"))
     assert told[-1]["response"]["output"][0]["content"][0]["text"] == ""
     whole = chat_completion(Answer(), own_id="i", created=1, model="m", used=USED)
     assert whole["choices"][0]["message"]["content"] == ""

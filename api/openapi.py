@@ -16,7 +16,7 @@ from api.json_body import BODY_MODELS
 from api.openai.errors import OpenAIErrorDocument, speaks_openai
 from api.problems import PROBLEM_MEDIA_TYPE, Problem
 
-__all__ = ["answers", "describe", "version"]
+__all__ = ["answers", "describe", "openai_answers", "version"]
 
 _REFERENCE = "#/components/schemas/{model}"
 
@@ -36,8 +36,19 @@ _MEANINGS: dict[int, str] = {
     503: "The database, Temporal or Triton does not answer; `part` names it.",
 }
 
+#: What OpenAI's routes mean by them where it is something else.
+_OPENAI_MEANINGS: dict[int, str] = {
+    400: "Something of the request cannot be used; `param` names it.",
+    409: "An earlier request with this idempotency key is being made, or it is too early or too "
+    "late for what is asked.",
+    422: "The idempotency key was used for another request.",
+    429: "A limit of requests, tokens or calls at once is reached, or an upstream's own is.",
+    503: "The database or every engine of the model is away; try again.",
+}
+
 _BODY = (400, 413, 415)
 _ALWAYS = (422, 500, 503)
+_FRAMEWORKS_422 = "Validation Error"
 
 
 def answers(*statuses: int, body: bool = False, key: bool = True) -> dict[int | str, Any]:
@@ -50,6 +61,22 @@ def answers(*statuses: int, body: bool = False, key: bool = True) -> dict[int | 
     """
     codes = {*statuses, *_ALWAYS, *(_BODY if body else ()), *((401, 403) if key else ())}
     return {code: {"description": _MEANINGS[code], "model": Problem} for code in sorted(codes)}
+
+
+def openai_answers(
+    *statuses: int, body: bool = False, repeats: bool = False
+) -> dict[int | str, Any]:
+    """Return the same of an operation that speaks OpenAI's words.
+
+    Args:
+        statuses: Errors of this operation.
+        body: Whether it reads a JSON body.
+        repeats: Whether it takes an idempotency key.
+    """
+    codes = {400, 401, 403, 500, 503, *statuses}
+    codes |= {*(_BODY if body else ()), *((409, 422) if repeats else ())}
+    said = _MEANINGS | _OPENAI_MEANINGS
+    return {code: {"description": said[code], "model": Problem} for code in sorted(codes)}
 
 
 def version() -> str:
@@ -86,6 +113,9 @@ def describe(app: FastAPI) -> dict[str, Any]:
         if not speaks_openai(path):
             error = (PROBLEM_MEDIA_TYPE, Problem.__name__)
         for operation in operations.values():
+            if operation["responses"].get("422", {}).get("description") == _FRAMEWORKS_422:
+                # The framework's own, beside whatever is validated; here it is a 400.
+                del operation["responses"]["422"]
             _describe_answers(operation["responses"], *error)
     return document
 
@@ -102,7 +132,7 @@ def _describe_answers(responses: dict[str, Any], media_type: str, error: str) ->
                 "description": "The scheme to authenticate with.",
                 "schema": {"type": "string"},
             }
-        if code == "503":
+        if code in ("429", "503"):
             headers["Retry-After"] = {
                 "description": "Seconds to wait before trying again.",
                 "schema": {"type": "integer"},

@@ -14,7 +14,7 @@ from api.json_body import BODY_MODELS, request_body
 from api.openai.batches import BatchRequest, batch_id_of, batch_object, read_batch
 from api.openai.errors import OpenAIError
 from api.openai.pages import page_of
-from api.openapi import answers
+from api.openapi import openai_answers
 from api.parts import Parts
 from store import batches
 from store.batches import Batch, OnBudget
@@ -52,7 +52,7 @@ _EXAMPLE = {
 
 @router.post(
     "/v1/batches",
-    responses=answers(409, body=True),
+    responses=openai_answers(body=True, repeats=True),
     summary="Submit a batch",
     openapi_extra=request_body(BatchRequest, _EXAMPLE),
 )
@@ -82,7 +82,7 @@ async def create_batch(
     return JSONResponse(batch_object(batch))
 
 
-@router.get("/v1/batches", responses=answers(400), summary="List batches")
+@router.get("/v1/batches", responses=openai_answers(), summary="List batches")
 async def list_batches(
     caller: Caller,
     parts: PartsOf,
@@ -99,14 +99,14 @@ async def list_batches(
     return JSONResponse(page_of([batch_object(batch) for batch in page.batches], more=page.more))
 
 
-@router.get("/v1/batches/{batch_id}", responses=answers(400, 404), summary="Read a batch")
+@router.get("/v1/batches/{batch_id}", responses=openai_answers(404), summary="Read a batch")
 async def get_batch(batch_id: str, caller: Caller, parts: PartsOf) -> Response:
     """Read how far it is; once it has ended, which files say what came of it."""
     return JSONResponse(batch_object(await _found(parts, caller, _id(batch_id))))
 
 
 @router.post(
-    "/v1/batches/{batch_id}/cancel", responses=answers(400, 404, 409), summary="Cancel a batch"
+    "/v1/batches/{batch_id}/cancel", responses=openai_answers(404, 409), summary="Cancel a batch"
 )
 async def post_cancel_batch(batch_id: str, caller: Caller, parts: PartsOf) -> Response:
     """Have it begin nothing more; what is being made is made to its end, and all is kept."""

@@ -16,7 +16,7 @@ from api.openai.errors import OpenAIError, error_of
 from api.openai.fields import refuse_unsupported
 from api.openai.files import FilePieces, file_id_of, file_object, keep_of
 from api.openai.pages import page_of
-from api.openapi import answers
+from api.openapi import openai_answers
 from api.parts import Parts
 from api.uploads import Form, read_form
 from store import files
@@ -72,7 +72,7 @@ _FORM = {
 
 @router.post(
     "/v1/files",
-    responses=answers(400, 413, 415),
+    responses=openai_answers(413, 415),
     summary="Keep a file",
     openapi_extra=_FORM,
 )
@@ -125,7 +125,7 @@ async def create_file(request: Request, caller: Caller, parts: PartsOf) -> Respo
     return JSONResponse(file_object(stored))
 
 
-@router.get("/v1/files", responses=answers(400), summary="List files")
+@router.get("/v1/files", responses=openai_answers(), summary="List files")
 async def list_files(
     caller: Caller,
     parts: PartsOf,
@@ -146,7 +146,7 @@ async def list_files(
     return JSONResponse(page_of([file_object(file) for file in page.files], more=page.more))
 
 
-@router.get("/v1/files/{file_id}", responses=answers(400, 404), summary="Read about a file")
+@router.get("/v1/files/{file_id}", responses=openai_answers(404), summary="Read about a file")
 async def get_file(file_id: str, caller: Caller, parts: PartsOf) -> Response:
     """Read what is known of one."""
     return JSONResponse(file_object(await _found(parts, caller, file_id)))
@@ -159,7 +159,7 @@ async def get_file(file_id: str, caller: Caller, parts: PartsOf) -> Response:
             "description": "The bytes.",
             "content": {"application/octet-stream": {"schema": {"type": "string"}}},
         },
-        **answers(400, 404),
+        **openai_answers(404),
     },
     response_class=Response,
     summary="Read a file",
@@ -188,7 +188,7 @@ async def get_file_content(file_id: str, caller: Caller, parts: PartsOf) -> Resp
     )
 
 
-@router.delete("/v1/files/{file_id}", responses=answers(400, 404, 409), summary="Delete a file")
+@router.delete("/v1/files/{file_id}", responses=openai_answers(404, 409), summary="Delete a file")
 async def delete_file(file_id: str, caller: Caller, parts: PartsOf) -> Response:
     """Delete one; not while a batch reads it."""
     wanted = file_id_of(file_id)

@@ -31,7 +31,7 @@ from api.openai.specs import (
     embedding_call,
     response_call,
 )
-from api.openapi import answers
+from api.openapi import openai_answers
 from api.parts import Parts
 from inference.answers import Answer
 from inference.usage import TokenUsage
@@ -53,7 +53,7 @@ PartsOf = Annotated[Parts, Depends(parts_of)]
 
 @router.post(
     "/v1/chat/completions",
-    responses=answers(402, 404, 409, body=True),
+    responses=openai_answers(402, 404, 429, body=True, repeats=True),
     summary="A chat completion",
     openapi_extra=request_body(
         ChatRequest,
@@ -74,7 +74,7 @@ async def create_chat_completion(request: Request, parts: PartsOf) -> Response:
 
 @router.get(
     "/v1/chat/completions/{completion_id}",
-    responses=answers(400, 404),
+    responses=openai_answers(404, 409),
     summary="Read a chat completion again",
 )
 async def get_chat_completion(completion_id: str, caller: Caller, parts: PartsOf) -> Response:
@@ -93,7 +93,7 @@ async def get_chat_completion(completion_id: str, caller: Caller, parts: PartsOf
 
 @router.post(
     "/v1/completions",
-    responses=answers(402, 404, 409, body=True),
+    responses=openai_answers(402, 404, 429, body=True, repeats=True),
     summary="A completion of a text",
     openapi_extra=request_body(CompletionRequest, {"model": "gemma-3-270m", "prompt": "Once"})
     | {"security": [{"ApiKey": []}]},
@@ -106,7 +106,7 @@ async def create_completion(request: Request, parts: PartsOf) -> Response:
 
 @router.post(
     "/v1/responses",
-    responses=answers(402, 404, 409, body=True),
+    responses=openai_answers(402, 404, 429, body=True, repeats=True),
     summary="A response",
     openapi_extra=request_body(ResponseRequest, {"model": "default", "input": "What is 12*7?"})
     | {"security": [{"ApiKey": []}]},
@@ -128,7 +128,9 @@ async def create_response(request: Request, parts: PartsOf) -> Response:
 
 
 @router.get(
-    "/v1/responses/{response_id}", responses=answers(400, 404), summary="Read a response again"
+    "/v1/responses/{response_id}",
+    responses=openai_answers(404, 409),
+    summary="Read a response again",
 )
 async def get_response(response_id: str, caller: Caller, parts: PartsOf) -> Response:
     """Read a response by its id; one that is still being made is a 409."""
@@ -148,7 +150,7 @@ async def get_response(response_id: str, caller: Caller, parts: PartsOf) -> Resp
 
 @router.post(
     "/v1/embeddings",
-    responses=answers(402, 404, 409, body=True),
+    responses=openai_answers(402, 404, 429, body=True, repeats=True),
     summary="Vectors of texts",
     openapi_extra=request_body(
         EmbeddingRequest, {"model": "all-minilm-l6-v2", "input": ["a text", "another"]}
@@ -187,7 +189,7 @@ async def create_embeddings(request: Request, parts: PartsOf) -> Response:
     return Response(msgspec.json.encode(document), media_type="application/json", headers=headers)
 
 
-@router.get("/v1/models", responses=answers(400), summary="Models and routes")
+@router.get("/v1/models", responses=openai_answers(), summary="Models and routes")
 async def get_models(caller: Caller, parts: PartsOf) -> Response:
     """List what can be named as `model` with this key."""
     names = served_names(await parts.catalogue.read())
@@ -196,7 +198,7 @@ async def get_models(caller: Caller, parts: PartsOf) -> Response:
     return Response(msgspec.json.encode(document), media_type="application/json")
 
 
-@router.get("/v1/models/{model:path}", responses=answers(400, 404), summary="One model or route")
+@router.get("/v1/models/{model:path}", responses=openai_answers(404), summary="One model or route")
 async def get_model(
     model: Annotated[str, Path(max_length=256)], caller: Caller, parts: PartsOf
 ) -> Response:

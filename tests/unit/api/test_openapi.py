@@ -93,7 +93,8 @@ def test_every_schema_parameter_and_operation_is_described(document: dict[str, A
 def test_every_error_is_a_problem_document_or_openais(document: dict[str, Any]) -> None:
     for verb, path, operation in _operations(document):
         codes = set(operation["responses"])
-        assert {"422", "500", "503"} <= codes, (verb, path)
+        # What cannot be used is a 400 to OpenAI's clients.
+        assert {"400" if speaks_openai(path) else "422", "500", "503"} <= codes, (verb, path)
         if operation.get("requestBody"):
             assert {"400", "413", "415"} <= codes, (verb, path)
         if "{" in path and not path.startswith("/codec"):
@@ -106,6 +107,22 @@ def test_every_error_is_a_problem_document_or_openais(document: dict[str, Any]) 
                 assert answer["content"] == {
                     kind: {"schema": {"$ref": f"#/components/schemas/{name}"}}
                 }, (verb, path, code)
+
+
+def test_the_calls_have_all_refusals_and_a_repeated_key_is_the_only_422(
+    document: dict[str, Any],
+) -> None:
+    calls = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
+    for path in calls:
+        said = document["paths"][path]["post"]["responses"]
+        assert {"402", "409", "429"} <= set(said), path
+        assert "Retry-After" in said["429"]["headers"], path
+    repeatable = {
+        path
+        for _, path, operation in _operations(document)
+        if speaks_openai(path) and "422" in operation["responses"]
+    }
+    assert repeatable == {*calls, "/v1/batches"}
 
 
 def test_everything_needs_a_key_unless_listed(document: dict[str, Any]) -> None:

@@ -248,8 +248,8 @@ def _refusal(refusal: Refusal) -> BudgetExceeded | KeyRefused | TokenLimitReache
         thing, _, state = refusal.code.partition("_")
         return KeyRefused(f"the call was not admitted: the {thing} is {state}")
     return BudgetExceeded(
-        f"the call may cost up to ${refusal.needed_usd}, but of the {refusal.scope}'s budget of "
-        f"${refusal.limit_usd} ${refusal.spent_usd} is spent and ${refusal.held_usd} held",
+        f"the call may cost up to ${refusal.needed_usd:f}, but of the {refusal.scope}'s budget of "
+        f"${refusal.limit_usd:f} ${refusal.spent_usd:f} is spent and ${refusal.held_usd:f} held",
         scope=refusal.scope,
         limit_usd=str(refusal.limit_usd),
         spent_usd=str(refusal.spent_usd),

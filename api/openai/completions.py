@@ -18,7 +18,7 @@ DEFAULT_LONGEST = 16
 class CompletionRequest(Sampled):
     """A completion of a text."""
 
-    prompt: Any = Field(default=None, description="The text.")
+    prompt: Any = Field(default=None, description="The text; one a request.")
     max_tokens: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Longest answer, in tokens; 16 by default."
     )
@@ -43,7 +43,8 @@ def read_completion(document: Any) -> CompletionRequest:
     if prompt is None:
         raise missing("prompt")
     if isinstance(prompt, list):
-        raise refuse_unsupported("prompt", "one text a request; token ids are not taken")
+        why = "one text a request, and no token ids (in LangChain say batch_size=1)"
+        raise refuse_unsupported("prompt", why)
     if not isinstance(prompt, str):
         raise wrong_type("prompt", "a string")
     if not prompt:

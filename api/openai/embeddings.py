@@ -65,7 +65,8 @@ def read_embedding(document: Any) -> EmbeddingRequest:
                 param="input",
             )
         if all(isinstance(each, int | list) for each in asked):
-            raise refuse_unsupported("input", "texts are taken, token ids are not")
+            why = "texts are taken, token ids are not (LangChain: check_embedding_ctx_length=False)"
+            raise refuse_unsupported("input", why)
     for number, text in enumerate(asked if isinstance(asked, list) else [asked]):
         param = f"input[{number}]" if isinstance(asked, list) else "input"
         if not isinstance(text, str):

@@ -50,6 +50,7 @@ def test_the_frameworks_classes_work(caller: Caller, python: Path) -> None:
         "calls": [["weather", {"city": "Ulm"}]],
         "formed": 0,
         "responses": said,
+        "gone_on": [True, True],
         "vectors": [384, 384],
     }
     assert told["llama_index"] == {"whole": said, "streamed": said, "vectors": [384, 384]}

@@ -18,10 +18,19 @@ from safety.policy import Place, Policy, Rule
 from store.database import Database
 from store.identity import Origin
 
-__all__ = ["Ask", "Judge", "Judging", "Payer", "moderated"]
+__all__ = ["Ask", "Judge", "Judging", "Payer", "moderated", "nobody"]
 
 #: Has a model judge texts for a moderation rule: for each, whether it objects.
 Ask = Callable[[Rule, Sequence[str]], Awaitable[list[bool]]]
+
+
+async def nobody(rule: Rule, texts: Sequence[str]) -> list[bool]:
+    """Judge nothing: there is no one here who can be asked.
+
+    Raises:
+        DetectorFailed: Always.
+    """
+    raise DetectorFailed(rule.id, "nobody can be asked here")
 
 
 async def moderated(verdict: Verdict, place: Place, policy: Policy, ask: Ask) -> Verdict:
@@ -97,7 +106,7 @@ class Judging:
             (organisation_id, task_id),
         )
         if self.judge is None or not rows:
-            raise DetectorFailed(rule.id, "nobody can be asked here")
+            return await nobody(rule, texts)
         row = rows[0]
         payer = Payer(
             key_id=row["key_id"],

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 
-__all__ = ["leaves_of", "with_leaves"]
+__all__ = ["digits_of", "leaves_of", "with_leaves"]
 
 Change = Callable[[str], str]
 
@@ -65,7 +65,7 @@ def _within(text: str, change: Change) -> str:
         elif piece == "}":
             names.pop()
         elif piece[0] != '"':
-            digits = _digits(piece)
+            digits = digits_of(piece)
             changed = change(digits)
             return piece if changed == digits else _written(changed)
         else:
@@ -112,7 +112,7 @@ def _said(literal: str) -> str:
         )
 
 
-def _digits(literal: str) -> str:
+def digits_of(literal: str) -> str:
     """Return a number as it is read aloud: 41e14 has as many digits as it stands for."""
     if literal.lstrip("-").isdigit():
         return literal

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from activities.judging import Ask
+from activities.judging import Ask, moderated, nobody
 from inference.answers import Answer, Choice, MadeCall, add_piece
 from inference.upstream.messages import Delta, ToolPiece
 from safety.errors import DetectorFailed
-from safety.findings import Finding, gravest
+from safety.findings import Finding, Verdict, gravest
 from safety.json_text import with_leaves
 from safety.policy import Policy
 from safety.redactions import Redactions, Restorer
@@ -28,7 +28,8 @@ __all__ = ["FILTERED", "Gate", "gate_of"]
 
 #: How an answer ends that the policy has cut off.
 FILTERED = "content_filter"
-_CHANNELS = ("text", "reasoning", "refusal")
+# In the order in which a model uses them.
+_CHANNELS = ("reasoning", "text", "refusal")
 
 
 @dataclass
@@ -38,12 +39,14 @@ class _Passing:
     Attributes:
         screens: By channel, what the model's words go through.
         restorers: By channel, what the caller's go through.
+        speaking: The channel that spoke last.
         calls: Tool calls, held until they are whole.
         ended: Its finish reason was said.
     """
 
     screens: dict[str, OutputScreen | JsonScreen]
     restorers: dict[str, Restorer]
+    speaking: str | None = None
     calls: list[MadeCall] = field(default_factory=list)
     ended: bool = False
 
@@ -118,26 +121,16 @@ class Gate:
                 holds.
         """
         waited = self._waits
-        for rule in () if self.blocked else self._asked:
-            texts = [_said(choice) for choice in self._kept.choices]
+        if not self.blocked:
+            texts = tuple(map(_said, self._kept.choices))
+            unjudged = Verdict(texts, (), "allow", "allow", self._policy.mode, self._asked)
             try:
-                if ask is None:
-                    raise DetectorFailed(rule.id, "nobody can be asked here")
-                flagged = await ask(rule, texts)
+                verdict = await moderated(unjudged, "output", self._policy, ask or nobody)
             except DetectorFailed as failure:
-                if self._enforced and self._policy.on_failure == "block":
-                    self.blocked, self.failed = True, failure.rule
-                    break
-                continue
-            for number, (text, bad) in enumerate(zip(texts, flagged, strict=True)):
-                if bad and rule.action != "allow":
-                    self._findings.append(
-                        Finding(rule.id, rule.kind, rule.action, "output", number, 0,
-                                len(text), "MODERATION")
-                    )  # fmt: skip
-                    self.blocked |= self._enforced and rule.action != "flag"
-            if self.blocked:
-                break
+                self.blocked, self.failed = True, failure.rule
+            else:
+                self._findings.extend(verdict.findings)
+                self.blocked = verdict.outcome in ("block", "require_approval")
         self._asked = ()
         if not waited:
             return ()
@@ -229,6 +222,7 @@ class Gate:
         choice = self._choice(delta.choice)
         for name in _CHANNELS:
             if piece := getattr(delta, name):
+                yield from self._turned(delta.choice, choice, name)
                 yield from self._released(delta.choice, choice, name, piece)
         for piece in delta.tool_calls:
             add_piece(choice.calls, piece)
@@ -236,6 +230,12 @@ class Gate:
             yield Delta(choice=delta.choice, logprobs=delta.logprobs)
         if delta.finish_reason:
             yield from self._finished(delta.choice, choice, delta.finish_reason)
+
+    def _turned(self, number: int, choice: _Passing, name: str) -> Iterator[Delta]:
+        """Yield what the channel that spoke before still has; JSON waits for its own end."""
+        before, choice.speaking = choice.speaking, name
+        if before not in (None, name) and isinstance(choice.screens[before], OutputScreen):
+            yield from self._released(number, choice, before, None)
 
     def _released(
         self, number: int, choice: _Passing, name: str, piece: str | None
@@ -287,12 +287,12 @@ class Gate:
     def _restored(self, delta: Delta) -> Iterator[Delta]:
         restorers = self._choice(delta.choice).restorers
         for name in _CHANNELS:
-            piece = getattr(delta, name)
-            text = restorers[name].feed(piece) if piece else ""
-            if delta.finish_reason or delta.tool_calls:
-                text += restorers[name].finish()
-            if text:
-                yield _words(delta.choice, name, text)
+            if piece := getattr(delta, name):
+                yield from self._let_go(delta.choice, but=name)
+                if text := restorers[name].feed(piece):
+                    yield _words(delta.choice, name, text)
+        if delta.tool_calls or delta.finish_reason:
+            yield from self._let_go(delta.choice)
         if delta.tool_calls or delta.finish_reason or delta.logprobs is not None:
             yield Delta(
                 choice=delta.choice,
@@ -308,6 +308,12 @@ class Gate:
                 finish_reason=delta.finish_reason,
                 logprobs=delta.logprobs,
             )
+
+    def _let_go(self, number: int, *, but: str | None = None) -> Iterator[Delta]:
+        """Yield what may have begun a token in channels that say nothing more, and did not."""
+        for name, restorer in self._choice(number).restorers.items():
+            if name != but and (text := restorer.finish()):
+                yield _words(number, name, text)
 
 
 class _Stop(Exception):

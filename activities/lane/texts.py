@@ -1,16 +1,19 @@
 """Which words of a call are screened, and put back: what goes to a model as text, wherever it is.
 
 Not what names things: models, users, tags, functions and their parameters; ids, addresses of
-pictures.
+pictures. Of functions and forms all else is, known or not; of a schema also what is no word of JSON
+Schema's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
+from activities.lane.schema_words import with_schema_words, with_words
 from inference.answers import Answer, Choice, MadeCall
 from safety.json_text import with_leaves
 from safety.policy import Place
@@ -28,11 +31,8 @@ __all__ = [
 
 Change = Callable[[Place, str], str]
 
-#: Of a JSON Schema: what is said to a model in words, and below which names are somebody's own.
-_SCHEMA_WORDS = frozenset(
-    {"title", "description", "$comment", "default", "const", "enum", "examples", "example"}
-)
-_SCHEMA_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+# What names a function or a form, or says what kind of thing it is.
+_NAMES = frozenset({"type", "name", "strict"})
 # Of a part of a content: its words.
 _WORDED = ("text", "refusal")
 
@@ -106,7 +106,7 @@ def _changed(spec: CallSpec, change: Change) -> CallSpec:
         if isinstance(shown.get("instructions"), str):
             shown["instructions"] = change("input", shown["instructions"])
         if isinstance(shown.get("tools"), list):
-            shown["tools"] = [_function(tool, change) for tool in shown["tools"]]
+            shown["tools"] = [_described(tool, "parameters", change) for tool in shown["tools"]]
         form = shown.get("text")
         if isinstance(form, dict) and isinstance(form.get("format"), dict):
             shown["text"] = form | {"format": _described(form["format"], "schema", change)}
@@ -130,59 +130,36 @@ def _parameters(given: dict[str, Any], change: Change) -> dict[str, Any]:
         content = _content(predicted["content"], "input", change)
         made["prediction"] = predicted | {"content": content}
     if isinstance(made.get("tools"), list):
-        made["tools"] = [
-            tool | {"function": _function(tool["function"], change)}
-            if isinstance(tool, dict) and isinstance(tool.get("function"), dict)
-            else tool
-            for tool in made["tools"]
-        ]
-    form = made.get("response_format")
-    if isinstance(form, dict) and isinstance(form.get("json_schema"), dict):
-        described = _described(form["json_schema"], "schema", change)
-        made["response_format"] = form | {"json_schema": described}
+        made["tools"] = [_within(tool, "function", "parameters", change) for tool in made["tools"]]
+    if isinstance(made.get("response_format"), dict):
+        made["response_format"] = _within(made["response_format"], "json_schema", "schema", change)
     return made
 
 
-def _function(function: Any, change: Change) -> Any:
-    return _described(function, "parameters", change) if isinstance(function, dict) else function
+def _within(thing: Any, inner: str, schema: str, change: Change) -> Any:
+    """Change what is described within something, and whatever else is said there."""
+    if not isinstance(thing, dict):
+        return thing
+    return {
+        name: _described(each, schema, change) if name == inner else _unnamed(name, each, change)
+        for name, each in thing.items()
+    }
 
 
-def _described(thing: dict[str, Any], schema: str, change: Change) -> dict[str, Any]:
+def _described(thing: Any, schema: str, change: Change) -> Any:
     """Change how something is described, and the words in its schema."""
-    made = dict(thing)
-    if isinstance(made.get("description"), str):
-        made["description"] = change("input", made["description"])
-    if isinstance(made.get(schema), dict):
-        made[schema] = _schema(made[schema], change)
-    return made
+    if not isinstance(thing, dict):
+        return thing
+    return {
+        name: with_schema_words(each, partial(change, "input"))
+        if name == schema
+        else _unnamed(name, each, change)
+        for name, each in thing.items()
+    }
 
 
-def _schema(value: Any, change: Change, *, named: bool = False) -> Any:
-    """Change the words in a JSON Schema; `named`: its names are somebody's, not the schema's."""
-    match value:
-        case dict():
-            return {
-                name: _words(each, change)
-                if not named and name in _SCHEMA_WORDS
-                else _schema(each, change, named=not named and name in _SCHEMA_NAMES)
-                for name, each in value.items()
-            }
-        case list():
-            return [_schema(each, change) for each in value]
-        case _:
-            return value
-
-
-def _words(value: Any, change: Change) -> Any:
-    match value:
-        case str():
-            return change("input", value)
-        case dict():
-            return {name: _words(each, change) for name, each in value.items()}
-        case list():
-            return [_words(each, change) for each in value]
-        case _:
-            return value
+def _unnamed(name: str, value: Any, change: Change) -> Any:
+    return value if name in _NAMES else with_words(value, partial(change, "input"))
 
 
 def _message(message: dict[str, Any], change: Change) -> dict[str, Any]:

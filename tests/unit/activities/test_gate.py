@@ -156,6 +156,30 @@ def test_choices_channels_and_arguments_are_screened_apart() -> None:
     assert again.document() == shown.document()
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_is_thought_comes_before_what_is_said(as_json: bool) -> None:
+    gate = gate_of(policy({**BLUE, "action": "redact"}), redactions(ADA), as_json=as_json)
+    assert gate is not None
+    thoughts, said = f"I think of {TOKEN} and a Bluebird <", '{"a": "It is forty-two."}'
+    pieces = [Delta(reasoning=thoughts[:9]), Delta(reasoning=thoughts[9:], text=said[:5])]
+    pieces += [*(Delta(text=each) for each in said[5:]), Delta(finish_reason="stop")]
+    shown = through(gate, *pieces)
+    kinds = ["thought" if each.reasoning else "said" for each in shown[:-1]]
+    assert kinds == sorted(kinds, reverse=True)
+    assert told(shown).choices[0].reasoning == f"I think of {ADA} and a [DENIED] <"
+    assert told(shown).text == gate.kept.text == said
+
+
+def test_a_word_is_found_though_something_else_is_said_in_its_middle() -> None:
+    """What was said before the turn was said; the rest of the word is not."""
+    gate = gate_of(policy({**BLUE, "action": "redact"}), Redactions(), as_json=False)
+    assert gate is not None
+    pieces = [Delta(text="a Blue"), Delta(reasoning="hm"), Delta(text="bird ends")]
+    shown = told(through(gate, *pieces, Delta(finish_reason="stop")))
+    assert shown.text == gate.kept.text == "a Blue[DENIED] ends"
+    assert shown.choices[0].reasoning == "hm"
+
+
 def test_what_is_put_back_into_json_stays_json() -> None:
     made = redactions('"quoted"@example.com')
     gate = gate_of(policy({**MAIL, "on": ["input"]}), made, as_json=True)
@@ -313,7 +337,7 @@ def test_what_is_said_of_functions_and_forms_is_screened_wherever_it_stands() ->
     }
     function = {"name": "f", "description": "what it does", "parameters": schema}
     form = {"name": "n", "description": "a form", "schema": {"description": "of it"}}
-    words = {"t", "d", "e", "c", "v", "what it does", "a form", "of it"}
+    words = {"t", "d", "e", "1", "c", "v", "what it does", "a form", "of it"}
     spec = CallSpec(
         "responses",
         "m",
@@ -341,6 +365,43 @@ def test_what_is_said_of_functions_and_forms_is_screened_wherever_it_stands() ->
     tools = [{"type": "function", "function": {"name": "f", "parameters": deep}}]
     with pytest.raises(InvalidRequest):
         texts_of(CallSpec("chat", "m", parameters={"tools": tools}))
+
+
+def test_nothing_in_a_schema_is_passed_on_unread_but_names_and_its_own_words() -> None:
+    structure = {
+        "type": ["object", "null"],
+        "properties": {"who": {"type": "string", "format": "email", "maxLength": 100}},
+        "required": ["who"],
+        "then": {"required": ["who"], "$ref": "#/$defs/any"},
+        "additionalProperties": False,
+    }
+    hiding = {
+        "x-note": "a",
+        "$defs": {"any": "b"},
+        "properties": {
+            "card": {"default": 4111111111111111},
+            "type": {"type": "c", "format": "d", "pattern": "e", "minimum": 5105105105105100},
+        },
+        "required": ["f"],
+        "anyOf": ["g", {"default": {"type": "string"}}],
+        "$ref": "h",
+    }
+    function = {"name": "f", "said": {"in": ["i"]}, "strict": True, "parameters": hiding}
+    spec = CallSpec(
+        "chat",
+        "m",
+        parameters={
+            "tools": [
+                {"type": "function", "function": {"name": "g", "parameters": structure}},
+                {"type": "function", "hint": "j", "function": function},
+            ]
+        },
+    )
+    texts = texts_of(spec)["input"]
+    assert sorted(texts) == ["4111111111111111", "5105105105105100", *"abcdefghij", "string"]
+    assert with_texts(spec, {"input": texts}) == spec
+    found = json.dumps(with_texts(spec, {"input": ["<X>"] * len(texts)}).parameters)
+    assert found.count('"<X>"') == len(texts)
 
 
 def test_short_texts_of_a_request_are_judged_together() -> None:

@@ -31,6 +31,7 @@ class Call(Protocol):
         model: Who answers.
         cache: `hit` or `miss`.
         replayed: Whether it repeats an earlier one.
+        ended_at: When that one ended.
         answer: What was made so far; whole after the last piece.
         used: Tokens; right after the last piece.
         billed_usd: What it cost; right after the last piece.
@@ -44,6 +45,7 @@ class Call(Protocol):
     model: str
     cache: str
     replayed: bool
+    ended_at: datetime | None
     answer: Answer
     used: TokenUsage
     billed_usd: Decimal

@@ -153,6 +153,7 @@ class Known:
         rate: the tightest limits of its caller, for `requests` and `tokens`: each with `limit`,
             `remaining` and `reset_s`; None: there are none.
         tags: as they were given; only where a call is read from file.
+        ended_at: when it ended; only where it is read from file.
     """
 
     how: Literal["go", "cached", "earlier"]
@@ -174,6 +175,7 @@ class Known:
     rate: Mapping[str, Any] | None = None
     input: dict[str, Any] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,8 +396,9 @@ async def read_call(db: Database, organisation_id: UUID, task_id: UUID) -> Known
     rows = await db.run(
         organisation_id,
         "select t.organisation_id, t.team_id, t.task_id, coalesce(s.model, c.model) as model,"
-        " t.created_at, t.status, t.error, c.answer, c.usage, t.billed_usd, t.saved_usd, c.stored,"
-        " c.endpoint, t.input, t.tags, t.idempotency_key is not null as repeatable from tasks t"
+        " t.created_at, c.ended_at, t.status, t.error, c.answer, c.usage, t.billed_usd,"
+        " t.saved_usd, c.stored, c.endpoint, t.input, t.tags, t.idempotency_key is not null"
+        " as repeatable from tasks t"
         " join calls c on c.organisation_id = t.organisation_id and c.task_id = t.task_id"
         " left join steps s on s.organisation_id = t.organisation_id and s.task_id = t.task_id"
         " where t.organisation_id = %s and t.task_id = %s",

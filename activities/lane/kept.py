@@ -39,6 +39,7 @@ class KeptCall:
     saved_usd: Decimal = Decimal(0)
     cache: Literal["hit", "miss"] = "miss"
     replayed: bool = False
+    ended_at: datetime | None = None
     rate: Mapping[str, Any] | None = None
     attempts: int = 0
     safety: str | None = None
@@ -75,6 +76,7 @@ def kept(
         saved_usd=known.saved_usd,
         cache=cache,
         replayed=replayed,
+        ended_at=known.ended_at,
         rate=known.rate,
         safety=known.answer.get("safety", said),
         cancelled=known.status == "cancelled",

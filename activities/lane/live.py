@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from uuid import UUID
 
 from activities.dependencies import Dependencies
@@ -95,6 +95,7 @@ class LiveCall:
     actor: str = "overline"
     cache = "miss"
     replayed = False
+    ended_at: ClassVar[datetime | None] = None
 
     def __post_init__(self) -> None:
         self._gate = self.screened.gate(self.spec)

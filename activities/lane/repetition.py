@@ -67,6 +67,9 @@ async def first_of(
                 await (asyncio.sleep(_POLL_S) if own is None else own.over.wait())
         again = await read_call(db, known.organisation_id, known.task_id)
         known = again or known
+    if known.ended_at is None:
+        # The statement that found it does not say.
+        known = await read_call(db, known.organisation_id, known.task_id) or known
     if known.answer is not None and (once or known.status != "cancelled"):
         return known
     if once:

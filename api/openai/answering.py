@@ -179,7 +179,8 @@ class CallAnswer(Response):
                     pass
                 return self._whole(call)
         except Exception as error:
-            answer = error_response(openai_error(error), request_id)
+            told = self.rendering.told(openai_error(error))
+            answer = error_response(told, request_id)
             if call is not None:
                 self.lane.let_go(call)
                 answer.headers["x-overline-task"] = str(call.task_id)

@@ -143,6 +143,7 @@ class Responses:
             model=call.model,
             answer=call.answer,
             used=call.used,
+            completed=call.ended_at,
         )
 
     def begin(self, call: Call) -> bytes:
@@ -163,7 +164,7 @@ class Responses:
     def end(self, call: Call) -> bytes:
         """Return the events that close what is open."""
         assert self._events is not None
-        return self._events.end(call.answer, call.used)
+        return self._events.end(call.answer, call.used, call.ended_at)
 
     def broken(self, error: OpenAIError, request_id: str) -> bytes:
         """Return the event of a stream that cannot go on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, get_args
 
 from pydantic import Field, StringConstraints
@@ -25,7 +26,7 @@ from api.openai.sampling import (
 )
 from api.openai.tools import check_response_format, check_tools
 
-__all__ = ["ResponseRequest", "chat_parameters", "read_response"]
+__all__ = ["ResponseRequest", "chat_parameters", "check_include", "read_response"]
 
 _REFUSED = {
     "access_programs": "there are none",
@@ -105,9 +106,7 @@ def read_response(document: Any) -> ResponseRequest:
         raise refuse_unsupported("truncation", "only 'disabled' is")
     if request.service_tier not in (None, "auto", "default"):
         raise refuse_unsupported("service_tier", "other tiers have other prices")
-    for number, wanted in enumerate(request.include or ()):
-        if wanted != "message.output_text.logprobs":
-            raise refuse_unsupported(f"include[{number}]", "nothing of that kind is made here")
+    check_include(request.include or ())
     check_stream_options(request.stream, request.stream_options)
     for name, (known, choice, choices) in _OBJECTS.items():
         given = getattr(request, name) or {}
@@ -116,6 +115,17 @@ def read_response(document: Any) -> ResponseRequest:
                 raise refuse_unsupported(f"{name}.{each[:80]}", "no engine here can")
         check_choice(given, choice, choices, name)
     return request
+
+
+def check_include(include: Sequence[str]) -> None:
+    """Look at what an answer is to have besides.
+
+    Raises:
+        OpenAIError: It is not made here (400).
+    """
+    for number, wanted in enumerate(include):
+        if wanted != "message.output_text.logprobs":
+            raise refuse_unsupported(f"include[{number}]", "nothing of that kind is made here")
 
 
 #: Of fields that are objects: what they may have, and which of it is one of some words.

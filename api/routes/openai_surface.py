@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.responses import Response
 
 from api.authentication import Caller, origin_of, parts_of
@@ -22,7 +22,8 @@ from api.openai.completions import CompletionRequest
 from api.openai.embeddings import EmbeddingRequest, embedding_answer
 from api.openai.errors import OpenAIError
 from api.openai.models_list import is_served, model_object, models_list, served_names
-from api.openai.response_answers import messages_after, response_object
+from api.openai.response_answers import messages_after
+from api.openai.response_reading import ReadAgain, read_again
 from api.openai.responses import ResponseRequest, read_response
 from api.openai.specs import (
     ReadCall,
@@ -132,20 +133,12 @@ async def create_response(request: Request, parts: PartsOf) -> Response:
     responses=openai_answers(404, 409),
     summary="Read a response again",
 )
-async def get_response(response_id: str, caller: Caller, parts: PartsOf) -> Response:
-    """Read a response by its id; one that is still being made is a 409."""
+async def get_response(
+    response_id: str, caller: Caller, parts: PartsOf, how: Annotated[ReadAgain, Query()]
+) -> Response:
+    """Read a response by its id, whole or as events; one that is still being made is a 409."""
     known, spec = await _on_file(_lane(parts), caller, response_id, "resp_", "responses")
-    document = response_object(
-        read_response({**spec.shown, "input": "-", "previous_response_id": None}).model_copy(
-            update={"previous_response_id": spec.shown.get("previous_response_id")}
-        ),
-        own_id=response_id,
-        created=int(known.created_at.timestamp()),
-        model=known.model,
-        answer=_answer(known),
-        used=TokenUsage(**(known.usage or {})),
-    )
-    return _document(document, known)
+    return _document(read_again(known, spec.shown, response_id, how), known)
 
 
 @router.post(
@@ -377,7 +370,8 @@ def _answer(known: Known) -> Answer:
     return Answer.of(known.answer)
 
 
-def _document(document: dict[str, Any], known: Known) -> Response:
+def _document(document: dict[str, Any] | bytes, known: Known) -> Response:
+    """Return the answer that a document is, or the events of one."""
     headers = call_headers(
         task_id=str(known.task_id),
         model=known.model,
@@ -386,4 +380,6 @@ def _document(document: dict[str, Any], known: Known) -> Response:
         cost_usd=f"{known.billed_usd:f}",
         safety=(known.answer or {}).get("safety"),
     )
+    if isinstance(document, bytes):
+        return Response(document, media_type="text/event-stream", headers=headers)
     return Response(msgspec.json.encode(document), media_type="application/json", headers=headers)

@@ -19,8 +19,26 @@ async def test_a_response_is_as_documented(strict: openai.AsyncOpenAI) -> None:
     assert made.usage is not None
     assert made.usage.output_tokens == 32
     assert made.metadata == {"a": "b"}
-    again = await strict.responses.retrieve(made.id)
+    again = await strict.responses.retrieve(
+        made.id, include=["message.output_text.logprobs"], include_obfuscation=False
+    )
     assert again.output_text == made.output_text
+    later = await strict.responses.retrieve(made.id)
+    assert (later.completed_at, later.metadata) == (again.completed_at, {"a": "b"})
+    assert again.completed_at is not None
+    assert made.completed_at is not None
+    assert abs(again.completed_at - made.completed_at) <= 1
+    events = [event async for event in await strict.responses.retrieve(made.id, stream=True)]
+    assert events[-1].type == "response.completed"
+    assert events[-1].response == again
+    for query, param in (
+        ({"starting_after": "3"}, "starting_after"),
+        ({"include[]": "reasoning.encrypted_content"}, "include[0]"),
+        ({"background": "true"}, "background"),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await strict.responses.retrieve(made.id, extra_query=query)
+        assert refused.value.param == param
 
 
 async def test_events_come_in_their_order(caller: Caller) -> None:
@@ -93,6 +111,25 @@ async def test_a_cut_answer_is_incomplete(sdk: openai.AsyncOpenAI) -> None:
     assert made.status == "incomplete"
     assert made.incomplete_details is not None
     assert made.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_what_an_engine_cannot_is_named_as_it_was_asked(caller: Caller) -> None:
+    picture = {"type": "input_image", "image_url": "https://example.org/a.png"}
+    function = {"type": "function", "name": "f"}
+    for fields, param in (
+        (
+            {"input": [{"role": "user", "content": [picture]}], "instructions": "x"},
+            "input[0].content[0]",
+        ),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"input": "x " * 9_000, "model": "smollm2-135m-instruct"}, "input"),
+        ({"tools": [function], "text": {"format": {"type": "json_object"}}}, "text.format"),
+    ):
+        body = {"model": "scripted", "input": "hi", **fields}
+        refused = await caller.http.post("/v1/responses", json=body)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (400, param)
 
 
 async def test_what_cannot_be_gone_on_from_is_told(sdk: openai.AsyncOpenAI) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
+import pytest
 
 from api.openai.chat_answers import ChatChunks, chat_completion
 from api.openai.completion_answers import CompletionChunks
 from api.openai.errors import OpenAIError, error_of, speaks_openai
 from api.openai.failures import openai_error
 from api.openai.response_answers import ResponseEvents, messages_after, response_object
+from api.openai.response_reading import ReadAgain, read_again
 from api.openai.responses import read_response
 from inference.answers import Answer
 from inference.errors import EngineBusy, EngineDenied, EngineFailed, Told
 from inference.upstream.messages import Delta, ToolPiece
 from inference.usage import TokenUsage
+from store.calls import Known
 from store.errors import DatabaseUnavailable
 from workflows import errors
 
@@ -181,6 +185,36 @@ def test_an_answer_of_no_words_is_a_message() -> None:
     assert told[-1]["response"]["output"][0]["content"][0]["text"] == ""
     whole = chat_completion(Answer(), own_id="i", created=1, model="m", used=USED)
     assert whole["choices"][0]["message"]["content"] == ""
+
+
+def test_a_response_is_told_again_as_it_was() -> None:
+    answer = Answer()
+    for delta in (Delta(text="Wait."), *CALLS):
+        answer.add(delta)
+    known = Known(
+        how="earlier",
+        organisation_id=UUID(int=0),
+        team_id=UUID(int=0),
+        task_id=UUID(int=1),
+        model="m",
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        ended_at=ENDED,
+        answer=answer.document(),
+    )
+    shown = {"model": "m", "previous_response_id": "resp_0", "metadata": {"a": "b"}}
+    whole = read_again(known, shown, "resp_1", ReadAgain())
+    assert isinstance(whole, dict)
+    assert (whole["completed_at"], whole["previous_response_id"]) == (ENDED.timestamp(), "resp_0")
+    told = read_again(known, shown, "resp_1", ReadAgain(stream=True))
+    assert isinstance(told, bytes)
+    assert data(told)[-1]["response"] == whole
+    for how, param in (
+        ({"starting_after": 3}, "starting_after"),
+        ({"include[]": ["reasoning.encrypted_content"]}, "include[0]"),
+    ):
+        with pytest.raises(OpenAIError) as refused:
+            read_again(known, shown, "resp_1", ReadAgain.model_validate(how))
+        assert refused.value.param == param
 
 
 def test_every_failure_has_its_status_and_says_whether_to_ask_again() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from activities.definitions import Definitions
 from activities.egress import Egress
 from activities.judging import Judging
+from activities.upstreams import UpstreamPool
 from inference.client import TritonClient
 from inference.tokenizers import ModelTokenizer, load_tokenizer
-from inference.upstream.client import Upstream, UpstreamClient, Upstreams
 from inference.upstream.keys import UpstreamKeys
+from inference.upstream.messages import Upstream
 from safety.policy import Policy
 from settings import Settings
 from store.catalogue import Deployment
@@ -22,6 +24,9 @@ from store.policy_view import PolicyView
 from store.redactions import RedactionShelf
 from store.screening import Screening
 from workflows.sealing import Sealer
+
+if TYPE_CHECKING:
+    from inference.upstream.client import UpstreamClient
 
 __all__ = ["Dependencies", "Engines", "Tokenizers"]
 
@@ -75,7 +80,7 @@ class Dependencies:
     settings: Settings
     db: Database
     engines: Engines = field(default_factory=Engines)
-    upstreams: Upstreams = field(default_factory=Upstreams)
+    upstreams: UpstreamPool = field(default_factory=UpstreamPool)
     upstream_keys: UpstreamKeys = field(init=False)
     catalogue: CatalogueView = field(init=False)
     tokenizers: Tokenizers = field(init=False)
@@ -99,14 +104,14 @@ class Dependencies:
         policies, shelf = PolicyView(self.db, Policy.of), RedactionShelf(self.db, sealer)
         object.__setattr__(self, "screening", Screening(self.db, policies, shelf))
 
-    def upstream(self, deployment: Deployment, url: str) -> UpstreamClient:
+    async def upstream(self, deployment: Deployment, url: str) -> UpstreamClient:
         """Return the client of an upstream, with its key of today.
 
         Raises:
             EngineDenied: Its key is not there.
         """
         key = self.upstream_keys.of(deployment.secret)
-        return self.upstreams.at(Upstream(deployment.model, url, key))
+        return await self.upstreams.at(Upstream(deployment.model, url, key))
 
     async def preload(self) -> None:
         """Load the tokenizers of the served models, so that no task waits for them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from temporalio import activity
@@ -25,10 +25,8 @@ from activities.screening import outcome_before, outcome_of, outgoing_of
 from activities.upstream_prompt import choice_text, parameters_of
 from inference.errors import EngineError, EngineUnavailable
 from inference.messages import Timings
-from inference.upstream.client import UpstreamClient
 from inference.upstream.messages import ChatFinal, ChatRequest, ChatTimings, ToolPiece
 from inference.upstream.options import options_of
-from inference.upstream.stream import ChatStream
 from inference.usage import TokenUsage
 from observability import genai
 from observability.metrics import record_generation, record_interruption
@@ -38,6 +36,10 @@ from store.catalogue import Deployment
 from store.journal import Begun
 from workflows.contracts import Generated, GenerateInput, Usage
 from workflows.errors import EngineDown, ModelChanged
+
+if TYPE_CHECKING:
+    from inference.upstream.client import UpstreamClient
+    from inference.upstream.stream import ChatStream
 
 __all__ = ["UpstreamGeneration"]
 
@@ -115,7 +117,7 @@ class UpstreamGeneration:
             identify(span, call_key=call.call_key, epoch=begun.epoch)
             stream: ChatStream | None = None
             try:
-                client = self._deps.upstream(deployment, url)
+                client = await self._deps.upstream(deployment, url)
                 stream = client.stream(await self._request(call, deployment, schema))
                 final = await self._read(call, client, stream, writer, outgoing)
             except asyncio.CancelledError:

@@ -18,7 +18,7 @@ from activities.dependencies import Dependencies
 from activities.lane.closing import Closing
 from activities.lane.journal import LaneJournal
 from activities.lane.options import Option
-from inference.errors import EngineError, EngineFailed
+from inference.errors import EngineError, EngineFailed, EngineUnavailable
 from observability.spans import current_trace_id, trace_carrier
 from store import calls
 from store.catalogue import Catalogue
@@ -155,8 +155,15 @@ class Embedder:
         )
 
     async def _vectors(self, tokens: int) -> tuple[list[list[float]], AttemptUsage]:
+        """Ask the first address of the deployment that answers."""
+        *others, last = self.option.deployment.urls
+        for url in others:
+            with contextlib.suppress(EngineUnavailable):
+                return await self._vectors_at(url, tokens)
+        return await self._vectors_at(last, tokens)
+
+    async def _vectors_at(self, url: str, tokens: int) -> tuple[list[list[float]], AttemptUsage]:
         option = self.option
-        url = option.deployment.urls[0]
         if not option.is_upstream:
             vectors = await self.deps.engines.at(url).embed(
                 option.engine_model, self.texts, metadata=tuple(trace_carrier().items())
@@ -167,7 +174,8 @@ class Embedder:
             "input": list(self.texts),
             **self.spec.parameters,
         }
-        made = await self.deps.upstream(option.deployment, url).embeddings(body)
+        upstream = await self.deps.upstream(option.deployment, url)
+        made = await upstream.embeddings(body)
         vectors = _read(made.data)
         if len(vectors) != len(self.texts):
             raise EngineFailed("the upstream gave another number of vectors", "bad_answer")

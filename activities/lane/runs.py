@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 from activities.dependencies import Dependencies
@@ -17,11 +17,13 @@ from activities.lost_attempts import reading_after_end
 from inference.errors import EngineError, EngineUnavailable
 from inference.messages import GenerationRequest
 from inference.upstream.messages import Delta, ToolPiece
-from inference.upstream.stream import ChatStream
 from inference.usage import TokenUsage
 from observability.spans import trace_carrier
 from store.journal import AttemptTimings, AttemptUsage
 from workflows.contracts.call import CallSpec
+
+if TYPE_CHECKING:
+    from inference.upstream.stream import ChatStream
 
 __all__ = ["Ended", "Piece", "Run", "TextReader", "TritonRun", "UpstreamRun"]
 
@@ -215,7 +217,7 @@ class UpstreamRun:
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """Yield what is made."""
-        client = self._deps.upstream(self._option.deployment, self._url)
+        client = await self._deps.upstream(self._option.deployment, self._url)
         self._stream = stream = client.stream(chat_request(self._option, self._spec))
         async with stream:
             async for chunk in stream:

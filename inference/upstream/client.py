@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -18,13 +17,13 @@ import msgspec
 from inference.errors import EngineFailed, RequestRefused
 from inference.upstream import failures
 from inference.upstream.estimate import estimate_texts
-from inference.upstream.messages import ChatRequest, EmbeddingAnswer
+from inference.upstream.messages import ChatRequest, EmbeddingAnswer, Upstream
 from inference.upstream.reading import limited, typed_failures
 from inference.upstream.stream import ChatStream
 from inference.upstream.wire import Usage, read_embeddings
 from inference.usage import TokenUsage
 
-__all__ = ["Upstream", "UpstreamClient", "Upstreams"]
+__all__ = ["UpstreamClient", "Upstreams"]
 
 _MAX_ERROR_BYTES = 65_536
 _MAX_ANSWER_BYTES = 64_000_000
@@ -33,21 +32,6 @@ _MAX_ANSWER_BYTES = 64_000_000
 _KEEP_ALIVE_S = 4.0
 _DRAIN_S = 1.0
 _ERROR_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Upstream:
-    """Where an upstream is, and what it is asked with.
-
-    Attributes:
-        name: What errors and traces call it.
-        base_url: Such as `https://api.openai.com/v1`.
-        key: Its API key; None where it wants none. Never shown.
-    """
-
-    name: str
-    base_url: str
-    key: str | None = field(default=None, repr=False)
 
 
 class Upstreams:

@@ -18,7 +18,23 @@ __all__ = [
     "Delta",
     "EmbeddingAnswer",
     "ToolPiece",
+    "Upstream",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where an upstream is, and what it is asked with.
+
+    Attributes:
+        name: What errors and traces call it.
+        base_url: Such as `https://api.openai.com/v1`.
+        key: Its API key; None where it wants none. Never shown.
+    """
+
+    name: str
+    base_url: str
+    key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

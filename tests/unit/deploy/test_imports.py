@@ -22,8 +22,8 @@ _LAYERS = {"activities", "inference", "safety", "store", "migrations"}
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("deploy.worker", {*_SERVERS, *_TOOLS, "alembic", "rich", "typer", "yaml"}),
-        ("deploy.api", {*_TOOLS, "alembic", "rich", "typer", "yaml"}),
+        ("deploy.worker", {*_SERVERS, *_TOOLS, "aiohttp", "alembic", "rich", "typer", "yaml"}),
+        ("deploy.api", {*_TOOLS, "aiohttp", "alembic", "rich", "typer", "yaml"}),
         ("deploy.local.supervise", {*_SERVERS, *_TOOLS, "temporalio", "aiohttp", "jinja2", "rich"}),
         # `overline down`, `status`, and `up --detach`, which leaves the work to a supervisor.
         ("api.cli.stack", {*_SERVERS, *_TOOLS, *_TEMPORAL, *_DATABASE, *_ENGINES, *_LAYERS}),

@@ -24,11 +24,11 @@ from inference.errors import (
     EngineUnavailable,
     RequestRefused,
 )
-from inference.upstream.client import Upstream, UpstreamClient, Upstreams
+from inference.upstream.client import UpstreamClient, Upstreams
 from inference.upstream.events import Events
 from inference.upstream.failures import failure_in_stream, failure_of_status, retry_after
 from inference.upstream.keys import UpstreamKeys
-from inference.upstream.messages import ChatFinal, ChatRequest, Delta
+from inference.upstream.messages import ChatFinal, ChatRequest, Delta, Upstream
 from inference.upstream.wire import read_event, usage_of
 from tests.upstream import Served, served
 

@@ -65,6 +65,12 @@ def mint_token(key_id: UUID) -> str:
     return f"ol_{key_id.hex}_{secret}"
 
 
+def named_key(token: str) -> UUID | None:
+    """The key that a token says it is of; None when it has not the form of one."""
+    match = _TOKEN.fullmatch(token)
+    return UUID(hex=match[1]) if match else None
+
+
 def token_digest(token: str) -> bytes:
     """What is stored of a token: the SHA-256 of all of it.
 
@@ -103,10 +109,9 @@ async def authenticate(
     Raises:
         DatabaseUnavailable: the answer is not known.
     """
-    match = _TOKEN.fullmatch(token)
-    if match is None:
+    key_id = named_key(token)
+    if key_id is None:
         return AuthFailure("malformed")
-    key_id = UUID(hex=match[1])
     rows = await db.run_untenanted(
         f"select a.* from {BIND_CALLER} cross join lateral authenticate({CALLER_KEY}, %s) a",
         ((origin or Origin()).said(), key_id, token_digest(token)),

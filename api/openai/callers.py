@@ -7,7 +7,6 @@ told nothing of what is wrong with a request, and no more than that.
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +16,11 @@ from uuid import UUID
 from api.key_use import KeyUse
 from api.problems import forbidden, not_accepted, unauthenticated
 from store.database import Database
-from store.identity import Origin, Principal, authenticate, token_digest
+from store.identity import Origin, Principal, authenticate, named_key, token_digest
 from workflows.errors import Unauthenticated
 
 __all__ = ["Callers", "Token"]
 
-_TOKEN = re.compile(r"ol_([0-9a-f]{32})_[A-Za-z0-9_-]{43}")
 _MOST = 10_000
 
 
@@ -54,11 +52,12 @@ class Callers:
             DatabaseUnavailable: It was not seen before, and nobody can be asked.
         """
         scheme, _, text = (header or "").partition(" ")
-        match = _TOKEN.fullmatch(text.strip())
-        if scheme.lower() != "bearer" or match is None:
+        text = text.strip()
+        key_id = named_key(text)
+        if scheme.lower() != "bearer" or key_id is None:
             # A token of the wrong form is refused without asking the database.
             raise unauthenticated()
-        token = Token(UUID(hex=match[1]), token_digest(match[0]), match[0])
+        token = Token(key_id, token_digest(text), text)
         if token.digest in self._seen:
             self._seen.move_to_end(token.digest)
             self._key_use.note(token.key_id)

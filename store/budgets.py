@@ -88,15 +88,14 @@ _LIST = f"""{_PLAIN}
  where g.organisation_id = %(organisation)s and g.window_key = '' and g.scope <> 'task'
 union all
 select g.budget_id, r.rule_id, r.scope,
-       coalesce(substring(g.window_key from '^(.*)[|][^|]*$'), r.subject), r.period, r.time_zone,
+       coalesce((window_of(g.window_key)).subject, r.subject), r.period, r.time_zone,
        budget_window(r.period, r.time_zone, now()), r.hard,
        coalesce(g.cap_usd, r.cap_usd), coalesce(g.spent_usd, 0), coalesce(g.held_usd, 0),
        coalesce(g.overage_usd, 0), g.warned_at, r.webhook ->> 'url'
   from budget_rules r
   left join budgets g
     on g.organisation_id = r.organisation_id and g.scope_id = r.rule_id
-   and right(g.window_key, length(budget_window(r.period, r.time_zone, now())) + 1)
-       = '|' || budget_window(r.period, r.time_zone, now())
+   and (window_of(g.window_key))."window" = budget_window(r.period, r.time_zone, now())
  where r.organisation_id = %(organisation)s
  order by 2 nulls first, 3, 4
 """
@@ -122,6 +121,10 @@ async def set_rule(
 
     Returns:
         The rule's id; None: the organisation has no such team or key.
+
+    Raises:
+        UnknownTimeZone: the database knows none of this name.
+        TooManyBudgets: there may be no more of them.
     """
     rows = await db.call(
         organisation_id,

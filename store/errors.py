@@ -58,6 +58,14 @@ class PolicyChanged(StoreError):
     """Another safety policy holds than the one by which the texts were screened: screen again."""
 
 
+class UnknownTimeZone(StoreError):
+    """Postgres does not know the time zone."""
+
+
+class TooManyBudgets(StoreError):
+    """The organisation has as many budgets by rule as it may have."""
+
+
 class NameTaken(StoreError):
     """Another one of the organisation's has this name."""
 
@@ -70,6 +78,8 @@ _OWN: dict[str, type[StoreError]] = {
     "OV004": JournalGap,
     "OV010": KeyRestricted,
     "OV011": PolicyChanged,
+    "OV012": UnknownTimeZone,
+    "OV013": TooManyBudgets,
 }
 _BUSY = (pg.LockNotAvailable, pg.QueryCanceled, pg.DeadlockDetected, pg.SerializationFailure)
 _GONE = (

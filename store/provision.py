@@ -96,15 +96,15 @@ def set_budget(
     """Changes the cap of an organisation, team or key; None lifts it.
 
     A cap below what is already spent and held is raised to that: it stops new calls, while those
-    in flight stay covered.
+    in flight stay covered. It comes down with what they give back.
 
     Raises:
         NotFound: nothing with that id has a budget in this organisation.
     """
     with _as_owner(admin_url, organisation_id) as connection:
         changed = connection.execute(
-            "update budgets set cap_usd = greatest(%s::numeric, case when %s::numeric is not null"
-            " then held_usd + spent_usd end) where organisation_id = %s and scope_id = %s",
+            "update budgets set cap_usd = raised_cap(%s, held_usd, spent_usd), wished_usd = %s"
+            " where organisation_id = %s and scope_id = %s",
             (cap_usd, cap_usd, organisation_id, scope_id),
         )
         if changed.rowcount == 0:

@@ -14,11 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from api.authentication import AdminCaller, SpendCaller, parts_of
 from api.openapi import answers
 from api.parts import Parts
-from api.problems import not_found
+from api.problems import invalid, not_found
 from api.routes.webhooks import DeliveryView, delivery_view
 from api.steering import let_go_on
 from api.task_views import Usd
 from store import budgets, webhooks
+from store.errors import TooManyBudgets, UnknownTimeZone
 from store.identity import Principal
 from workflows.contracts.webhook import Receiver
 
@@ -184,18 +185,23 @@ async def set_budget(caller: AdminCaller, parts: PartsOf, wanted: BudgetRequest)
         own = await _of_task(caller, parts, wanted)
         await let_go_on(parts, caller.organisation_id)
         return await get_budget(caller, parts, own)
-    made = await budgets.set_rule(
-        parts.database,
-        caller.organisation_id,
-        actor=f"ol_{caller.key_id.hex}",
-        scope=wanted.scope,
-        subject=wanted.subject or str(caller.organisation_id),
-        period=wanted.period,
-        time_zone=wanted.time_zone,
-        cap_usd=wanted.cap_usd,
-        hard=wanted.hard,
-        webhook=wanted.webhook.model_dump(mode="json") if wanted.webhook else None,
-    )
+    try:
+        made = await budgets.set_rule(
+            parts.database,
+            caller.organisation_id,
+            actor=f"ol_{caller.key_id.hex}",
+            scope=wanted.scope,
+            subject=wanted.subject or str(caller.organisation_id),
+            period=wanted.period,
+            time_zone=wanted.time_zone,
+            cap_usd=wanted.cap_usd,
+            hard=wanted.hard,
+            webhook=wanted.webhook.model_dump(mode="json") if wanted.webhook else None,
+        )
+    except UnknownTimeZone as unknown:
+        raise invalid("/time_zone", "not_allowed", str(unknown)) from None
+    except TooManyBudgets as full:
+        raise invalid("", "too_long", str(full)) from None
     if made is None:
         raise not_found(wanted.scope)
     await let_go_on(parts, caller.organisation_id)

@@ -145,6 +145,14 @@ async def test_a_key_that_repeats_itself_gets_the_first_answer(
     assert other.conflict is True
 
 
+async def test_a_repetition_says_who_answered_and_not_who_was_asked(
+    db: Database, tenant: Tenant
+) -> None:
+    first = await opened(db, tenant, idempotency_key="k", model="default")
+    await calls.close_call(db, tenant.organisation_id, first.task_id, ending(first.task_id), None)
+    assert (await opened(db, tenant, idempotency_key="k", model="default")).model == MODEL
+
+
 async def test_of_many_at_one_moment_one_is_made(db: Database, tenant: Tenant) -> None:
     made = await asyncio.gather(*(opened(db, tenant, idempotency_key="k") for _ in range(16)))
     assert Counter(known.how for known in made) == {"go": 1, "earlier": 15}
@@ -217,6 +225,36 @@ async def test_an_equal_call_is_answered_by_the_cache(
     )
     assert repeated.answer == hit.answer
     assert (await opened(db, other_tenant, cache_key="c")).how == "go"
+
+
+async def test_a_call_that_ends_and_a_hit_of_its_answer_do_not_wait_for_each_other(
+    db: Database, server: Server, tenant: Tenant
+) -> None:
+    # Both are written before there is an answer, for less than they cost: that is audited.
+    org, tiny = tenant.organisation_id, Decimal("0.000000001")
+    first, second = [await opened(db, tenant, cache_key="c", amount_usd=tiny) for _ in range(2)]
+    await calls.close_call(db, org, first.task_id, ending(first.task_id, cache_key="c"), None)
+    async with await psycopg.AsyncConnection.connect(server.app_url) as chain:
+        await chain.execute("select set_config('overline.organisation_id', %s, true)", (str(org),))
+        await chain.execute("select audit_append('test', 'a', 'b', '{}')")
+        ends = asyncio.create_task(
+            calls.close_call(db, org, second.task_id, ending(second.task_id, cache_key="c"), None)
+        )
+        await waiting(server, 1)
+        hit = asyncio.create_task(opened(db, tenant, cache_key="c"))
+        await waiting(server, 2)
+        await chain.commit()
+    assert not (await ends).already_settled
+    assert (await hit).how == "cached"
+    assert await audit.verify(db, org) is None
+
+
+async def waiting(server: Server, count: int) -> None:
+    """Wait until so many statements wait for locks."""
+    sql = "select count(*) as n from pg_stat_activity where wait_event_type = 'Lock'"
+    async with asyncio.timeout(10):
+        while rows(server, sql)[0]["n"] < count:
+            await asyncio.sleep(0.02)
 
 
 async def test_a_bad_token_opens_nothing(db: Database, tenant: Tenant) -> None:

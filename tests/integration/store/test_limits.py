@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from uuid_utils.compat import uuid7
 
 from store import audit, calls
 from store.database import Database
+from store.journal import AttemptUsage
 from store.limits import Caps, list_limits, remove_limit, set_limit
 from store.money import admit
 from store.refusals import Refusal
@@ -177,6 +182,22 @@ async def test_a_limit_of_a_model_is_for_that_model(db: Database, tenant: Tenant
     assert [type(answer) for answer in mocks] == [calls.Known, Refusal]
 
 
+async def test_a_limit_of_a_model_is_for_routes_that_may_come_to_it(
+    db: Database, tenant: Tenant
+) -> None:
+    first = calls.Staged("first", "1", "tok-1", "d1", "127.0.0.1:1", prompt_ids=range(10))
+    for name in (MODEL, MODEL[:-1] + "*"):
+        await limited(db, tenant, name, requests_per_minute=2)
+    # The route `default` may fall back to the model, whoever is asked first.
+    answers = [await tried(db, tenant, model="default", staged=first) for _ in range(3)]
+    assert [type(answer) for answer in answers] == [calls.Known, calls.Known, Refusal]
+    for known in answers[:2]:
+        assert isinstance(known, calls.Known)
+        await close(db, tenant, known)
+    assert [each.open_calls for each in await list_limits(db, tenant.organisation_id)] == [0, 0]
+    assert isinstance(await tried(db, tenant, model="first", staged=first), calls.Known)
+
+
 def mock() -> calls.Staged:
     return calls.Staged("mock-x", "1", "tok-1", "d1", "127.0.0.1:1", prompt_ids=range(10))
 
@@ -272,3 +293,127 @@ async def test_a_call_within_another_one_uses_that_ones_slot(db: Database, tenan
     refused = await tried(db, tenant, within=True)
     assert isinstance(refused, Refusal)
     assert refused.rate["measure"] == "requests"
+
+
+async def test_a_measure_without_a_cap_is_not_counted(db: Database, tenant: Tenant) -> None:
+    await limited(db, tenant, concurrent_calls=50)
+    for _ in range(8):
+        await opened(db, tenant, longest=500)
+    await limited(db, tenant, requests_per_minute=5, tokens_per_minute=1000)
+    answers = [await tried(db, tenant, longest=10) for _ in range(6)]
+    assert [type(answer) for answer in answers] == [*[calls.Known] * 5, Refusal]
+
+
+@dataclass
+class Bucket:
+    """What a limit must at least have in use, had each call that is over said what it needs.
+
+    Attributes:
+        happened: when a call began and what it needs as far as is known, or another cap is set.
+        ahead_s: how much later it is for the database than for us.
+        unsure: of how many tokens it is not known whether they leaked at the cap before.
+    """
+
+    happened: list[tuple[float, str, list[float]]] = field(default_factory=list)
+    ahead_s: float = 0
+    unsure: float = 1
+
+    def now(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+    def note(self, at: float, what: str, number: float) -> list[float]:
+        noted = [number]
+        self.happened.append((at, what, noted))
+        return noted
+
+    def least(self) -> float:
+        used, cap, then = 0.0, 0.0, 0.0
+        for at, what, (number,) in [*self.happened, (self.now(), "now", [0.0])]:
+            used = max(used - cap * (at - then) / 60, 0)
+            then = at
+            if what == "cap":
+                used, cap = (used if cap and number else 0), number
+            elif cap:
+                used += number
+        return used
+
+
+# Let so much time pass for the database, by having all that was happen earlier.
+SHIFTED = (("rate_limits", "as_of"), ("rate_limits", "caps_since"), ("holds", "created_at"))
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["open", "open", "close", "close", "wait", "cap"]), st.integers(1, 1000)
+    ),
+    min_size=4,
+    max_size=14,
+)
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(moves=MOVES)
+@example(
+    # What of a reservation has leaked is not given back a second time.
+    moves=[("open", 1000), ("wait", 28), ("open", 450), ("wait", 2), ("close", 2), ("open", 1000)]
+)
+@example(
+    # Let through when there was no cap, it has used up nothing that could be given back.
+    moves=[("cap", 3), ("open", 900), ("cap", 1000), ("open", 900), ("close", 2), ("open", 900)]
+)
+@example(
+    # Let through at another rate.
+    moves=[("open", 900), ("wait", 30), ("cap", 10), ("close", 2), ("open", 10)]
+)
+def test_whatever_is_given_back_no_more_is_let_through(
+    server: Server, moves: list[tuple[str, int]]
+) -> None:
+    asyncio.run(_played(server, moves))
+
+
+async def _played(server: Server, moves: list[tuple[str, int]]) -> None:
+    tenant = make_tenant(server)
+    db = await Database.open(server.app_url, max_size=2, name="property")
+    admin_db = await Database.open(server.admin_url, max_size=1, name="property-admin")
+    bucket = Bucket()
+    live: list[tuple[calls.Known, list[float]]] = []
+    cap: int | None = 1000
+
+    async def capped() -> None:
+        at = bucket.now()
+        caps = {"output_tokens_per_minute": cap} if cap else {}
+        await limited(db, tenant, concurrent_calls=50, **caps)
+        bucket.note(at, "cap", cap or 0)
+        bucket.unsure += (bucket.now() - at) * 1000 / 60
+
+    try:
+        await capped()
+        for what, number in moves:
+            match what:
+                case "open":
+                    at = bucket.now()
+                    answer = await tried(db, tenant, longest=number)
+                    if isinstance(answer, calls.Known):
+                        live.append((answer, bucket.note(at, "open", number)))
+                case "close" if live:
+                    known, needs = live.pop(0)
+                    needs[0] = number
+                    usage = AttemptUsage(10, 0, number, "engine")
+                    await close(db, tenant, known, usage=usage)
+                case "wait":
+                    bucket.ahead_s += number % 60
+                    for table, column in SHIFTED:
+                        await admin_db.run(
+                            tenant.organisation_id,
+                            f"update {table} set {column} = {column} - %s * interval '1 second'"
+                            " where organisation_id = %s",
+                            (number % 60, tenant.organisation_id),
+                        )
+                case "cap":
+                    cap = number if number % 3 else None
+                    await capped()
+            (limit,) = await list_limits(db, tenant.organisation_id)
+            assert limit.used_output_tokens >= bucket.least() - bucket.unsure
+    finally:
+        await db.close()
+        await admin_db.close()

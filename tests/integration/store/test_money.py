@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import errors as pg
 
+from store.budgets import set_task_budget
 from store.database import Database
 from store.errors import AlreadySettled, NotAdmitted, NotFound
 from store.journal import AttemptUsage, append_chunk, begin_attempt, resolve_attempt, restart
@@ -79,7 +80,9 @@ async def assert_conserved(db: Database, organisation_id: UUID) -> None:
                        when 'team' then c.team_id = b.scope_id
                        when 'key' then c.key_id = b.scope_id
                        else c.task_id = b.scope_id end) as billed,
-               b.cap_usd is null or b.held_usd + b.spent_usd <= b.cap_usd as within
+               b.cap_usd is null or b.held_usd + b.spent_usd <= b.cap_usd as within,
+               b.wished_usd is null
+               or b.cap_usd = greatest(b.wished_usd, b.held_usd + b.spent_usd) as as_wished
           from budgets b
         """,
     )
@@ -88,6 +91,7 @@ async def assert_conserved(db: Database, organisation_id: UUID) -> None:
         assert row["held_usd"] == row["holds"], row
         assert row["charged"] == row["billed"], row
         assert row["within"], row
+        assert row["as_wished"], row
 
 
 async def test_of_many_at_once_exactly_those_pass_that_fit(server: Server, db: Database) -> None:
@@ -402,6 +406,10 @@ async def test_a_cap_below_what_is_spent_stops_without_breaking(
     set_budget(server.admin_url, org, org, Decimal("0.1"))
     assert (await budgets(db, org))["organisation"]["cap_usd"] == Decimal("0.5")
     assert isinstance(await admit_call(db, tenant, task_id, 2), Refusal)
+    # What the call gives back is not room for others: the cap comes down to what was wished.
+    await settle_call(db, tenant, task_id, outcome="failed")
+    assert (await budgets(db, org))["organisation"]["cap_usd"] == Decimal("0.1")
+    assert isinstance(await admit_call(db, tenant, task_id, 2, Decimal("0.2")), Refusal)
     set_budget(server.admin_url, org, org, None)
     assert isinstance(await admit_call(db, tenant, task_id, 2), Admission)
     with pytest.raises(NotFound):
@@ -480,7 +488,7 @@ async def test_a_cached_answer_costs_nothing_and_says_what_it_saved(
 ACTIONS = st.lists(
     st.tuples(
         st.integers(0, 3),  # which task
-        st.sampled_from(["admit", "succeed", "fail", "cancel", "finish", "repeat"]),
+        st.sampled_from(["admit", "succeed", "fail", "cancel", "finish", "repeat", "cap"]),
         st.decimals(0, "0.002", places=9),
         st.integers(1, 60),
     ),
@@ -513,6 +521,13 @@ async def test_whatever_happens_in_whatever_order_no_cent_is_lost(
         elif action == "finish":
             await finish_task(db, tenant.organisation_id, task_id, status="failed")
             open_calls = [call for call in open_calls if call[0] != which]
+        elif action == "cap":
+            # Of the task, or of one of those above it.
+            org, owners = tenant.organisation_id, (tenant.key_id, tenant.team_id)
+            if which == 0:
+                await set_task_budget(db, org, task_id, actor="test", cap_usd=amount)
+            else:
+                set_budget(server.admin_url, org, (*owners, org)[which - 1], amount)
         elif action == "repeat" and steps[which]:
             await admit_call(db, tenant, task_id, steps[which], amount)
         elif open_calls:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from activities.batches.surface import Surface
+from activities.batches.surface import LineCall, Surface
 from activities.batches.verdicts import Again, verdict
 from activities.dependencies import Dependencies
 from activities.lane.kept import KeptCall
@@ -111,14 +111,16 @@ class Slice:
         )
 
     async def _line(self, taken: TakenLine) -> tuple[EndedLine | Postponed, Again | None]:
+        call: LineCall | None = None
         try:
-            return await self._made(taken), None
+            call = self.surface.read(self.work.endpoint, json.loads(taken.body)["body"])
+            return await self._made(taken, call), None
         except DatabaseUnavailable:
             # Whether it was opened is not known; asked again under the same key, it is made once.
             raise
         except Unauthenticated:
             gone = KeyRefused("The key that submitted this batch is not valid any more.")
-            return self._failed(taken, gone), None
+            return self._failed(taken, gone, call), None
         except Exception as error:
             if isinstance(error, Internal) and error.facts.get("code") == _CANCELLED:
                 return self._cancelled(taken), None
@@ -126,17 +128,15 @@ class Slice:
                 error, tries=taken.tries, strikes=taken.strikes, on_budget=self.work.on_budget
             )
             if again is None:
-                return self._failed(taken, error), None
+                return self._failed(taken, error, call), None
             return Postponed(taken.line, again.after_s, again.tried, again.strike), again
 
-    async def _made(self, taken: TakenLine) -> EndedLine:
+    async def _made(self, taken: TakenLine, call: LineCall) -> EndedLine:
         """Make a line's call, or find it made.
 
         Raises:
             Exception: It failed, or was refused.
         """
-        body = json.loads(taken.body)["body"]
-        call = self.surface.read(self.work.endpoint, body)
         spec = _tagged(call.spec, self.asked.batch_id, self.work.metadata)
         how: dict[str, Any] = {
             "key_id": self.work.key_id,
@@ -194,9 +194,9 @@ class Slice:
             return self._ended(taken, "failed", error=error)
         return self._ended(taken, "failed", error=error, used=made.used, billed_usd=made.billed_usd)
 
-    def _failed(self, taken: TakenLine, error: Exception) -> EndedLine:
+    def _failed(self, taken: TakenLine, error: Exception, call: LineCall | None) -> EndedLine:
         own_id = line_id(self.asked.batch_id, taken.line)
-        told = self.surface.told(error, own_id)
+        told = self.surface.told(error, own_id, call)
         response = {"status_code": told.status, "request_id": own_id, "body": told.document}
         return self._ended(taken, "failed", response=response)
 

@@ -63,5 +63,5 @@ class Surface(Protocol):
     def read(self, endpoint: str, body: Any) -> LineCall:
         """Return the call that a body asks for; what it raises is `told`."""
 
-    def told(self, error: Exception, request_id: str) -> Told:
-        """Return a failure in the words of the endpoint."""
+    def told(self, error: Exception, request_id: str, line: object = None) -> Told:
+        """Return a failure in the words of the endpoint; `line` is what was read, if it was."""

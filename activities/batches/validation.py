@@ -87,6 +87,7 @@ class Checker:
         self._part += 1
 
     def _look_at(self, start: int, raw: bytes) -> None:
+        call: LineCall | None = None
         try:
             custom_id, call = self._read(raw)
             first = self._seen.setdefault(custom_id, self._line)
@@ -98,7 +99,7 @@ class Checker:
                 )
             waits_for = self._class_of(call)
         except Exception as error:
-            self.checked.errors.append(self._told(error))
+            self.checked.errors.append(self._told(error, call))
             return
         self.checked.lines.append(
             NewLine(self._line, custom_id, waits_for, self._part, start, len(raw))
@@ -147,12 +148,12 @@ class Checker:
             return embedder_of(self._catalogue, call.spec).deployment.deployment_class
         return options_of(self._catalogue, call.spec)[0].deployment.deployment_class
 
-    def _told(self, error: Exception) -> dict[str, Any]:
+    def _told(self, error: Exception, call: LineCall | None) -> dict[str, Any]:
         if isinstance(error, _Wrong):
             code: str | None = error.code
             message, param = error.message, error.param
         else:
-            told = self._surface.told(error, "")
+            told = self._surface.told(error, "", call)
             code, message = told.code, told.message
             param = f"body.{told.param}" if told.param else "body"
         return {"code": code, "message": message, "param": param, "line": self._line}

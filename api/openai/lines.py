@@ -92,9 +92,11 @@ class LineSurface:
         }[endpoint](body, "finish")
         return _Call(read.spec, read.rendering)
 
-    def told(self, error: Exception, request_id: str) -> LineFailure:
-        """Return a failure in the words of the endpoint."""
+    def told(self, error: Exception, request_id: str, line: object = None) -> LineFailure:
+        """Return a failure in the words of the endpoint; `line` is what was read, if it was."""
         told = openai_error(error)
+        if isinstance(line, _Call):
+            told = line.rendering.told(told)
         return LineFailure(
             told.status, told.code, told.message, told.param, error_object(told, request_id)
         )

@@ -145,6 +145,11 @@ async def test_every_endpoint_reads_its_lines() -> None:
     raw = json.dumps(line(url="/v1/responses", body=going_on)).encode()
     (error,) = (await checked(raw, endpoint="/v1/responses")).errors
     assert error["param"] == "body.previous_response_id"
+    # What its engine cannot is told by the names of the endpoint.
+    thinking = {"model": "ours", "input": "hi", "reasoning": {"effort": "high"}}
+    raw = json.dumps(line(url="/v1/responses", body=thinking)).encode()
+    (error,) = (await checked(raw, endpoint="/v1/responses")).errors
+    assert error["param"] == "body.reasoning.effort"
 
 
 def _sent(error: EngineUnavailable) -> EngineUnavailable:

@@ -121,10 +121,9 @@ async def test_vectors_whose_call_cannot_be_closed_are_let_go_of(
     )
     deps = Dependencies(Settings(_env_file=None), away)
     with served() as upstream:
-        url = upstream.url if answers else "http://127.0.0.1:9/v1"
-        embedder = Embedder(
-            deps, option("openai", url), CallSpec("embeddings", MODEL), ["a"], own.give_up
-        )
+        nobody = "http://127.0.0.1:9/v1"
+        several = option("openai", nobody, upstream.url if answers else nobody)
+        embedder = Embedder(deps, several, CallSpec("embeddings", MODEL), ["a"], own.give_up)
         with pytest.raises(DatabaseUnavailable if answers else EngineUnavailable):
             await embedder.make(known, 3, keep=False)
         await deps.close()
@@ -168,14 +167,14 @@ async def test_a_call_that_may_be_opened_yet_is_looked_for_until_it_cannot(
     assert {row["held_usd"] for row in held} == {Decimal(0)}
 
 
-def option(engine: str, url: str) -> Option:
+def option(engine: str, *urls: str) -> Option:
     """Return a candidate on an engine."""
     return Option(
         MODEL,
         Model(MODEL, "1", 2048, 512, ("chat",), "tok-1", "-"),
-        Deployment("d1", MODEL, engine, (url,), "scripted"),
+        Deployment("d1", MODEL, engine, urls, "scripted"),
         Price(MODEL, INPUT, CACHED, OUTPUT, datetime(2020, 1, 1, tzinfo=UTC)),
-        url,
+        urls[0],
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from dataclasses import dataclass
+from typing import Any, Literal
 from uuid import UUID
 
 from temporalio import activity
@@ -28,9 +29,10 @@ from observability.spans import current_trace_id
 from store import calls, journal
 from store.decisions import Decision
 from store.journal import AttemptTimings, AttemptUsage, Begun
-from workflows.contracts import AccountInput, Candidate, GenerateInput, Sampling, Turn
+from workflows.contracts import AccountInput, Candidate, GenerateInput, Sampling, TaskError, Turn
 from workflows.contracts.call import CallEnd, CallInput, CallSpec
 from workflows.errors import ModelChanged
+from workflows.screening import not_judged
 
 __all__ = ["CallRecovery"]
 
@@ -239,21 +241,18 @@ class CallRecovery:
             calls.Ending(
                 generation_key=_key(begun),
                 epoch=begun.epoch,
-                outcome="succeeded",
+                outcome=kept.outcome,
                 usage=used,
                 seq=seq,
                 token_ids=ids,
                 text=text,
-                finish_reason=kept.answer.finish_reason or end.finish_reason,
-                stop_reason=end.stop_reason,
                 timings=end.timings,
-                answer=kept.screened.marked(kept.answer, kept.said),
-                answer_usage=usage_document(whole),
                 decisions=kept.decisions(call.task_id),
+                **kept.ending(end, whole),
             ),
             current_trace_id(),
         )
-        record_task("succeeded")
+        record_task(kept.outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +267,30 @@ class _Kept:
     def answer(self) -> Answer:
         """As the policy let it pass."""
         return self.made if self.gate is None else self.gate.kept
+
+    @property
+    def outcome(self) -> Literal["succeeded", "failed"]:
+        """How the call ends: without a rule that the policy wants applied there is no answer."""
+        return "succeeded" if self._unjudged is None else "failed"
+
+    def ending(self, end: Ended, used: AttemptUsage) -> dict[str, Any]:
+        """Return what is filed of that: the answer, or why there is none."""
+        if self._unjudged is not None:
+            told = not_judged(self._unjudged)
+            error = TaskError(
+                code=told.code, message=told.message, step=1, layer="generation.generate"
+            )
+            return {"error_code": "safety_unavailable", "error": error.model_dump(mode="json")}
+        return {
+            "finish_reason": self.answer.finish_reason or end.finish_reason,
+            "stop_reason": end.stop_reason,
+            "answer": self.screened.marked(self.answer, self.said),
+            "answer_usage": usage_document(used),
+        }
+
+    @property
+    def _unjudged(self) -> str | None:
+        return None if self.gate is None else self.gate.failed
 
     @property
     def said(self) -> str | None:

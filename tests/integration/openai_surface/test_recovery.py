@@ -52,7 +52,7 @@ async def until_back(stack: RunningStack, client: openai.AsyncOpenAI, own_id: st
 
 
 async def assert_the_policy_holds_for_who_goes_on(
-    stack: RunningStack, caller: Caller, client: openai.AsyncOpenAI
+    stack: RunningStack, caller: Caller, client: openai.AsyncOpenAI, books: Books
 ) -> str:
     """What was taken out, on the way in and on the way out, is so after the process died."""
     rules: Any = [
@@ -68,7 +68,23 @@ async def assert_the_policy_holds_for_who_goes_on(
         "messages": [{"role": "user", "content": say(text, pace_ms=15)}],
         "extra_headers": {"Idempotency-Key": "screened"},
     }
+    # Nobody can ask a judge any more for an answer whose process died: it is none.
+    judged = Caller.made(stack.admin_url, caller.base_url)
+    judge: Any = {"id": "judge", "kind": "moderation", "model": "scripted", "on": ["output"],
+                  "action": "block"}  # fmt: skip
+    assert (await judged.http.put("/v1/policy", json={"rules": [judge]})).status_code == 200
+    unjudged = asyncio.create_task(
+        judged.http.post(
+            "/v1/chat/completions",
+            json={
+                "model": "scripted",
+                "messages": [{"role": "user", "content": say(LONG, pace_ms=20)}],
+            },
+            headers={"Idempotency-Key": "judged"},
+        )
+    )
     own_id, said = await interrupted(stack, client, after=80, **asked)
+    assert isinstance((await asyncio.gather(unjudged, return_exceptions=True))[0], httpx2.HTTPError)
     expected = text.replace("Bluebird", "[DENIED]")
     assert said == expected[: len(said)]
     assert 80 < len(said) < len(expected)
@@ -77,8 +93,27 @@ async def assert_the_policy_holds_for_who_goes_on(
     repeated = await client.chat.completions.create(**asked)
     assert (repeated.id, repeated.choices) == (own_id, kept.choices)
     await assert_nowhere(stack, mail, control=own_id.removeprefix("chatcmpl-")[:8])
+    await assert_it_has_no_answer(judged, books)
     assert (await caller.http.delete("/v1/policy")).status_code == 200
     return own_id
+
+
+async def assert_it_has_no_answer(caller: Caller, books: Books) -> None:
+    """A caller's only call ended as one does whose policy cannot be applied."""
+    for _ in range(400):
+        (row,) = books.rows(
+            "select task_id, status, error from tasks where organisation_id = %s",
+            caller.organisation_id,
+        )
+        if row["status"] not in ("accepted", "running"):
+            break
+        await asyncio.sleep(0.1)
+    assert (row["status"], row["error"]["code"]) == ("failed", "OVL-4008")
+    kept = await caller.http.get(f"/v1/chat/completions/chatcmpl-{row['task_id'].hex}")
+    assert (kept.status_code, kept.json()["error"]["code"]) == (409, "call_failed")
+    assert [each["outcome"] for each in books.ledger(row["task_id"].hex)] == ["lost", "failed"]
+    books.assert_nothing_held(caller.organisation_id)
+    await caller.http.aclose()
 
 
 async def assert_an_outage_is_a_503(stack: RunningStack, client: openai.AsyncOpenAI) -> None:
@@ -166,7 +201,9 @@ async def test_calls_outlive_the_process_that_made_them(
             assert (await caller.http.delete(f"/v1/limits/{limit['id']}")).status_code == 200
             await assert_an_outage_is_a_503(stack, client)
             books.assert_nothing_held(caller.organisation_id)
-            screened_id = await assert_the_policy_holds_for_who_goes_on(stack, caller, client)
+            screened_id = await assert_the_policy_holds_for_who_goes_on(
+                stack, caller, client, books
+            )
             ids = [own_id, other_id, screened_id]
             await assert_replays(
                 stack,

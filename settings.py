@@ -231,6 +231,11 @@ class Settings(BaseSettings):
         return value
 
     @property
+    def temporal_uses_tls(self) -> bool:
+        """Whether Temporal is spoken to over TLS; a key is never sent without."""
+        return self.temporal_tls or self.temporal_api_key is not None
+
+    @property
     def engine_environment(self) -> Path:
         """Folder of the engine's Python environment."""
         # Beside the packages of the harness, where every state folder finds it again; a Python

@@ -109,6 +109,6 @@ def connect_kwargs(settings: Settings, shelf: Shelf | None = None) -> dict[str, 
     }
     if settings.temporal_api_key is not None:
         kwargs["api_key"] = settings.temporal_api_key.get_secret_value()
-    if settings.temporal_tls or settings.temporal_api_key is not None:
+    if settings.temporal_uses_tls:
         kwargs["tls"] = True
     return kwargs

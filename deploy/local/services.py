@@ -15,7 +15,7 @@ from deploy.local.processes import Launch
 from settings import Settings
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
+    from temporalio.service import ServiceClient
 
 __all__ = ["ApiPart", "WorkerPart"]
 
@@ -68,7 +68,7 @@ class WorkerPart(Part):
         self._plan = plan
         self._pid = 0
         self._seen: int | None = None
-        self._connected: Client | None = None
+        self._connected: ServiceClient | None = None
 
     def started(self, pid: int) -> None:
         """Learn by which id Temporal will know it."""
@@ -117,14 +117,19 @@ class WorkerPart(Part):
                 return max(0.0, time.time() - poller.last_access_time.ToMilliseconds() / 1000)
         return None
 
-    async def _client(self) -> Client:
+    async def _client(self) -> ServiceClient:
         if self._connected is None:
-            from temporalio.client import Client
+            # One question needs no `temporalio.client`, which brings workers and converters along
+            # and takes as long to import as all else here.
+            from temporalio.service import ConnectConfig, ServiceClient
 
-            from workflows.client import connect_kwargs
-
-            self._connected = await Client.connect(
-                self._settings.temporal_address, **connect_kwargs(self._settings)
+            key = self._settings.temporal_api_key
+            self._connected = await ServiceClient.connect(
+                ConnectConfig(
+                    target_host=self._settings.temporal_address,
+                    api_key=key.get_secret_value() if key is not None else None,
+                    tls=True if self._settings.temporal_uses_tls else None,
+                )
             )
         return self._connected
 

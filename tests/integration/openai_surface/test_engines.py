@@ -199,5 +199,27 @@ async def test_vectors_are_floats_either_way(
     )
     assert [row["uncached_input_tokens"] for row in rows] == [8, 8]
     books.assert_nothing_held(caller.organisation_id)
-    with pytest.raises(openai.NotFoundError):
-        await sdk.embeddings.create(model="scripted", input="x")
+
+
+async def test_what_is_wrong_with_vectors_is_told_as_of_any_call(caller: Caller) -> None:
+    asked = {"model": "all-minilm-l6-v2", "input": "x"}
+
+    async def told(fields: dict[str, Any], **headers: str) -> tuple[int, str | None, str | None]:
+        answer = await caller.http.post("/v1/embeddings", json=asked | fields, headers=headers)
+        error = answer.json().get("error", {})
+        return answer.status_code, error.get("code"), error.get("param")
+
+    assert await told({"model": "scripted"}) == (404, "model_not_found", "model")
+    assert await told({"dimensions": 3}) == (400, "unsupported_parameter", "dimensions")
+    assert await told({"input": [[1, 2]]}) == (400, "unsupported_parameter", "input")
+    once = {"Idempotency-Key": "once"}
+    assert (await told({}, **once))[0] == 200
+    assert (await told({"input": "y"}, **once))[:2] == (422, "idempotency_key_reused")
+    limit = {"scope": "key", "scope_id": str(caller.key_id), "requests_per_minute": 1}
+    assert (await caller.http.post("/v1/limits", json=limit)).status_code == 200
+    while (answer := await caller.http.post("/v1/embeddings", json=asked)).status_code == 200:
+        pass
+    assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+    assert 0 < int(answer.headers["retry-after"]) <= 60
+    assert answer.headers["x-should-retry"] == "true"
+    assert answer.headers["x-ratelimit-limit-requests"] == "1"

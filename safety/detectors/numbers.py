@@ -13,10 +13,12 @@ from safety.patterns import compiled
 
 __all__ = ["FINDERS", "accounts"]
 
-_DIGITS = compiled(r"[0-9]+(?:[ \t\r\n./-]{1,3}[0-9]+)*")
+# What may stand between the groups of a number: blanks, a new line, and what people put there.
+_GAP = r"[ \t\r\n./-]"
+_DIGITS = compiled(rf"[0-9]+(?:{_GAP}{{1,3}}[0-9]+)*")
 _GROUP = re.compile(r"[0-9]+")
-_IBAN = compiled(r"(?:^|[^A-Za-z0-9])([A-Za-z]{2}[0-9]{2})[ .-]?[A-Za-z0-9]{2}")
-_IBAN_REST = re.compile(r"(?:[ .-]?[A-Za-z0-9]){11,30}")
+_IBAN = compiled(r"(?:^|[^A-Za-z0-9])([A-Za-z]{2}[0-9]{2})" + _GAP + "{0,3}[A-Za-z0-9]{2}")
+_IBAN_REST = re.compile(rf"(?:{_GAP}{{0,3}}[A-Za-z0-9]){{11,30}}")
 _SSN = compiled(r"[0-9]{3}([ -])[0-9]{2}([ -])[0-9]{4}|[0-9]{9}")
 _SOCIAL = compiled(r"(?i)\bssn\b|social[ -]security|social number")
 
@@ -42,9 +44,9 @@ _CONTEXT = 60
 # there they must be those that cards have, and no piece of a list of such groups.
 _CLOSE = frozenset(" .-")
 _FORMS = frozenset({(4, 4, 4, 4), (4, 4, 4, 4, 3), (4, 6, 5), (4, 6, 4)})
-_LISTED_BEFORE = re.compile(r"(?<![0-9])[0-9]{4}([ \t\r\n./-]{1,3})\Z")
-_LISTED_BEHIND = re.compile(r"([ \t\r\n./-]{1,3})[0-9]{4}(?![0-9])")
-_SEPARATORS = str.maketrans("", "", " .-")
+_LISTED_BEFORE = re.compile(rf"(?<![0-9])[0-9]{{4}}({_GAP}{{1,3}})\Z")
+_LISTED_BEHIND = re.compile(rf"({_GAP}{{1,3}})[0-9]{{4}}(?![0-9])")
+_SEPARATORS = str.maketrans("", "", " \t\r\n./-")
 # Letters of an account count from A, which is 10.
 _VALUES = {
     ord(letter): str(10 + at)

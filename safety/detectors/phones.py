@@ -33,6 +33,8 @@ _SAID = compiled(
     r"(?i)\b(?:phone|tel|telephone|call|mobile|cell|fax|whatsapp|sms|text|dial)\b[^0-9]{0,12}$"
 )
 _CONTEXT = 30
+# An account's number as it may be written, and what stands before it.
+_LONGEST_ACCOUNT = 3 + 34 * 4
 
 
 class Phones:
@@ -136,7 +138,9 @@ class Phones:
 def _account_end(text: str, begin: int) -> int:
     """Return where the bank account ends whose country stands right before a place; 0: none."""
     start = max(0, begin - 3)
-    return max((start + stop for _, stop in accounts(text[start : start + 48], 0)), default=0)
+    return max(
+        (start + stop for _, stop in accounts(text[start : start + _LONGEST_ACCOUNT], 0)), default=0
+    )
 
 
 @lru_cache(maxsize=4096)

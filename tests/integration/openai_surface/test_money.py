@@ -115,6 +115,20 @@ async def test_a_spent_budget_is_a_402_that_is_not_tried_again(
     await caller.http.aclose()
 
 
+async def test_what_its_caller_says_keeps_no_answer_from_being_delivered(
+    caller: Caller, sdk: openai.AsyncOpenAI, upstream: Served
+) -> None:
+    rule = {"scope": "user", "subject": "*", "cap_usd": "0", "hard": False}
+    assert (await caller.http.post("/v1/budgets", json=rule)).status_code == 200
+    asked = upstream.stats.requests
+    for user in ("a|€", "a|\r\nx: y"):
+        raw = await sdk.chat.completions.with_raw_response.create(
+            model="mock", messages=HI, user=user
+        )
+        assert raw.headers["x-overline-budget-warning"].startswith("user;period=2")
+    assert upstream.stats.requests == asked + 2
+
+
 async def test_an_equal_call_is_answered_at_the_edge_for_nothing(
     caller: Caller, sdk: openai.AsyncOpenAI, upstream: Served, books: Any
 ) -> None:

@@ -169,6 +169,13 @@ async def test_the_budget_of_a_task_itself_is_waited_for_if_asked_and_can_be_rai
         with pytest.raises(Refused) as refused:
             await caller.request("POST", "/v1/budgets", json=wanted | {"subject": subject})
         assert refused.value.status == 404
+    # Python's zone, and not Postgres': nothing is set, and the list is what it was.
+    zoned = {"scope": "user", "subject": "*", "cap_usd": "1", "time_zone": "localtime"}
+    before = (await caller.request("GET", "/v1/budgets")).json()
+    with pytest.raises(Refused) as refused:
+        await caller.request("POST", "/v1/budgets", json=zoned)
+    assert refused.value.status == 422
+    assert (await caller.request("GET", "/v1/budgets")).json() == before
 
 
 async def test_a_child_pauses_for_its_parent_and_the_question_is_not_lost(caller: Caller) -> None:

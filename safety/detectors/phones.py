@@ -29,6 +29,7 @@ _NO_PHONE = re.compile(
     r"|[1-9]\d{0,2}( \d{3})+\Z"  # 1 000 000
     r"|\d+\.\d+\Z"  # 3.14159265
 )
+_ID = re.compile(r"(?i)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a UUID begins like a number
 _SAID = compiled(
     r"(?i)\b(?:phone|tel|telephone|call|mobile|cell|fax|whatsapp|sms|text|dial)\b[^0-9]{0,12}$"
 )
@@ -115,9 +116,8 @@ class Phones:
         digits = sum(map(str.isdigit, written))
         if "+" in written[:2]:
             return _valid(written, None)
-        if text[begin - 1 : begin] in ("-", ".", "/", "#", "$", "€", "£") or _NO_PHONE.match(
-            written
-        ):
+        joined = text[begin - 1 : begin] in ("-", ".", "/", "#", "$", "€", "£")
+        if joined or _NO_PHONE.match(written) or _ID.match(text, begin):
             return False
         for region, prefix in self._regions:
             if prefix == "1":  # North America: ten digits, the 1 before them may be left out

@@ -50,9 +50,7 @@ def test_every_answer_is_described(
     url = stack.state().urls["api"]
 
     @given(case=operation.as_strategy(generation_mode=mode))
-    @settings(
-        max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=15, derandomize=True, suppress_health_check=list(HealthCheck))
     def every_case(case: Any) -> None:
         answer = case.call(base_url=url, headers={"Authorization": f"Bearer {poor_key}"})
         # What is too large is refused before anything else of it is looked at.

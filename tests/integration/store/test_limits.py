@@ -349,9 +349,7 @@ MOVES = st.lists(
 )
 
 
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=MOVES)
 @example(
     # What of a reservation has leaked is not given back a second time.

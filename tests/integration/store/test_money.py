@@ -497,9 +497,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=ACTIONS, caps=st.tuples(*[st.decimals("0.0005", "0.01", places=9)] * 3))
 async def test_whatever_happens_in_whatever_order_no_cent_is_lost(
     server: Server,

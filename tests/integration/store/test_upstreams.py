@@ -203,9 +203,7 @@ async def test_an_attempt_nobody_resolved_is_counted_by_its_text_and_marked(
     assert (good["outcome"], good["billed_usd"]) == ("succeeded", Decimal("0.00005"))
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=80))
 async def test_one_rule_of_thumb_in_python_and_in_sql(admin_db: Database, text: str) -> None:
     count = TextCount()

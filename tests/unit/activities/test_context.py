@@ -145,7 +145,7 @@ def test_what_must_stay_and_does_not_fit_is_none(tokenizer):
     assert trim(conversation_units(transcript("x" * 500), ANSWER, []), tokenizer, limit=100) is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     texts=st.lists(
         st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60),

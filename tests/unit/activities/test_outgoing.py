@@ -51,7 +51,7 @@ def passed(outgoing: Outgoing, text: str, cuts: list[int]) -> list[str]:
     return [*pieces, outgoing.finish(outgoing.judged())]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=40).map("".join),
     st.lists(st.integers(0, 400), max_size=12),

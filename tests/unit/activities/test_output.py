@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.output import expressible, quoted
@@ -75,7 +75,6 @@ _JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(_KEYWORDS, _JSON, max_size=5), _JSON)
 def test_no_schema_and_no_answer_breaks_it(schema: dict[str, object], answer: object) -> None:
     text = json.dumps(schema)

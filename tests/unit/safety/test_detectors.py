@@ -94,7 +94,7 @@ ALL = Policy.of(
 _SEEDS = [text for text, *_ in (*labelled.PII, *labelled.SECRETS)] + list(labelled.INJECTIONS)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.one_of(

@@ -62,7 +62,7 @@ def known() -> Redactions:
     return redactions
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(texts(), st.lists(st.integers(0, 5000), max_size=20), st.sampled_from([0, 1, 7, 64, 300]))
 def test_pieces_make_no_difference(text: str, places: list[int], hold_back: int) -> None:
     rules = policy(hold_back=hold_back)
@@ -76,7 +76,7 @@ def test_pieces_make_no_difference(text: str, places: list[int], hold_back: int)
     assert whole.findings == pieces.findings == single.findings
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(texts(), st.lists(st.integers(0, 5000), max_size=20))
 def test_a_stream_is_screened_like_the_whole(text: str, places: list[int]) -> None:
     rules = policy(hold_back=300)
@@ -87,7 +87,7 @@ def test_a_stream_is_screened_like_the_whole(text: str, places: list[int]) -> No
     assert stream.outcome == verdict.outcome
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(texts(), st.integers(0, 40), st.integers(1, 9))
 def test_nothing_that_is_denied_is_ever_sent(text: str, at: int, size: int) -> None:
     """Whatever the pieces, a match that fits into what is held is caught whole."""
@@ -99,7 +99,7 @@ def test_nothing_that_is_denied_is_ever_sent(text: str, at: int, size: int) -> N
     assert "bob@mail.example.org" not in sent
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(texts(), st.integers(1, 9))
 def test_what_comes_behind_a_block_is_not_sent(text: str, size: int) -> None:
     rules = Policy.of(

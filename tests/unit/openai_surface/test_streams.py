@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from activities.lane.kept import kept
 from api.openai.chat_answers import ChatChunks, chat_completion
 from api.openai.completion_answers import CompletionChunks
 from api.openai.errors import OpenAIError, error_of, speaks_openai
@@ -17,10 +18,12 @@ from api.openai.failures import openai_error
 from api.openai.response_answers import ResponseEvents, messages_after, response_object
 from api.openai.response_reading import ReadAgain, read_again
 from api.openai.responses import read_response
+from api.openai.specs import response_call
 from inference.answers import Answer
 from inference.errors import EngineBusy, EngineDenied, EngineFailed, Told
 from inference.upstream.messages import Delta, ToolPiece
 from inference.usage import TokenUsage
+from safety.redactions import Redactions
 from store.calls import Known
 from store.errors import DatabaseUnavailable
 from workflows import errors
@@ -208,6 +211,9 @@ def test_a_response_is_told_again_as_it_was() -> None:
     told = read_again(known, shown, "resp_1", ReadAgain(stream=True))
     assert isinstance(told, bytes)
     assert data(told)[-1]["response"] == whole
+    asked = response_call({"model": "m", "input": "hi"}, "cancel")
+    call = kept(asked.spec, known, Redactions(), replayed=True)
+    assert asked.rendering.whole(call)["completed_at"] == ENDED.timestamp()
     for how, param in (
         ({"starting_after": 3}, "starting_after"),
         ({"include[]": ["reasoning.encrypted_content"]}, "include[0]"),

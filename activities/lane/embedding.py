@@ -19,6 +19,7 @@ from activities.lane.closing import Closing
 from activities.lane.journal import LaneJournal
 from activities.lane.options import Option
 from inference.errors import EngineError, EngineFailed, EngineUnavailable
+from observability.metrics import record_settlement, record_task
 from observability.spans import current_trace_id, trace_carrier
 from store import calls
 from store.catalogue import Catalogue
@@ -182,7 +183,9 @@ class Embedder:
         used = made.usage.prompt_tokens
         return vectors, AttemptUsage(used, 0, 0, made.usage.source)
 
-    async def _close(self, known: calls.Known, used: AttemptUsage, **fields: Any) -> Decimal:
+    async def _close(
+        self, known: calls.Known, used: AttemptUsage, *, outcome: Any, **fields: Any
+    ) -> Decimal:
         """Close the call, whatever becomes of who waits for it; return what it cost."""
         billed_usd = Decimal(0)
 
@@ -192,9 +195,11 @@ class Embedder:
                 self.give_up(known.organisation_id, known.task_id)
             else:
                 billed_usd = closed.billed_usd
+                record_settlement(self.option.deployment.model, outcome, closed)
+                record_task(outcome)
 
         db, key = self.deps.db, f"{known.task_id}:1#0"
-        ending = calls.Ending(generation_key=key, epoch=1, usage=used, **fields)
+        ending = calls.Ending(generation_key=key, epoch=1, usage=used, outcome=outcome, **fields)
         await Closing(db, known.organisation_id, known.task_id, current_trace_id()).close(
             # There is no text of vectors.
             LaneJournal(db, known.organisation_id, key, 1),

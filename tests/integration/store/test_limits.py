@@ -162,13 +162,15 @@ async def test_without_a_longest_answer_the_usual_one_is_reckoned_with(
     db: Database, tenant: Tenant
 ) -> None:
     await limited(db, tenant, tokens_per_minute=100)
-    first = await tried(db, tenant)
-    assert isinstance(first, calls.Known)
-    assert isinstance(await tried(db, tenant), Refusal)
-    await close(db, tenant, first)
+    # Nobody knows yet: a quarter of what there is beside the prompt, which is 10 and 22 each.
+    first = [await tried(db, tenant) for _ in range(4)]
+    assert [type(answer) for answer in first] == [calls.Known] * 3 + [Refusal]
+    for known in first[:3]:
+        assert isinstance(known, calls.Known)
+        await close(db, tenant, known)
     # The team's answers have three tokens now: 13 a call, of which so much is used.
     answers = await asyncio.gather(*(tried(db, tenant) for _ in range(20)))
-    assert Counter(type(answer) for answer in answers) == {calls.Known: 6, Refusal: 14}
+    assert Counter(type(answer) for answer in answers) == {calls.Known: 4, Refusal: 16}
 
 
 async def test_a_limit_of_a_model_is_for_that_model(db: Database, tenant: Tenant) -> None:

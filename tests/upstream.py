@@ -402,7 +402,8 @@ def registered(folder: Path, url: str) -> dict[str, str]:
 
     `mock*` is priced with amounts that tell the buckets apart, `free*` costs nothing on purpose,
     `brief*` is waited for half a second, `unpriced` has no price, `named` is called otherwise
-    there, `keyless` has a key that is missing.
+    there, `keyless` has a key that is missing, `spread*` has three addresses, of which nobody
+    answers at the first.
     """
     folder.mkdir(parents=True, exist_ok=True)
     about = {
@@ -425,6 +426,12 @@ def registered(folder: Path, url: str) -> dict[str, str]:
         {"name": "unpriced", **about},
         {"name": "named", **about, "prices": price, "upstream_model": "mock-other"},
         {"name": "keyless", **about, "prices": price, "api_key": "missing"},
+        {
+            "name": "spread*",
+            **about,
+            "prices": price,
+            "base_url": ["http://127.0.0.1:9/v1", url, url],
+        },
     ]
     routes = [
         {"name": f"after{fault}", "candidates": [{"model": f"mock{fault}"}, {"model": "scripted"}]}

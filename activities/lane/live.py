@@ -24,7 +24,7 @@ from activities.lane.screening import ScreenedCall
 from activities.lane.traced import CallSpan
 from activities.lane.usages import told_usage, usage_document
 from inference.answers import Answer
-from inference.errors import EngineError, EngineUnavailable
+from inference.errors import EngineError, EngineUnavailable, RequestRefused
 from inference.upstream.messages import Delta
 from inference.usage import TokenUsage
 from observability.metrics import (
@@ -35,6 +35,7 @@ from observability.metrics import (
 )
 from observability.spans import current_trace_id
 from store import calls
+from store.catalogue import Deployment
 from store.journal import AttemptUsage
 from workflows.contracts.call import CallSpec
 from workflows.errors import EngineDown, OverlineError
@@ -163,10 +164,18 @@ class LiveCall:
             used = self._used_by(failure)
             record_interruption(self.option.deployment.model, "failed")
             self._span.fail(failure.code)
+            if isinstance(failure, RequestRefused):
+                self._leave_out(self.option.deployment)
             if self._number + 1 == len(self.options):
                 await self._fail(failure.code, used)
                 raise failure
             await self._next(failure, used)
+
+    def _leave_out(self, deployment: Deployment) -> None:
+        """Ask a deployment no more: its other addresses would say the same of the request."""
+        behind = self._number + 1
+        others = [each for each in self.options[behind:] if each.deployment.id != deployment.id]
+        self.options = [*self.options[:behind], *others]
 
     async def pieces(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Yield what is made, and close the call after the last of it.

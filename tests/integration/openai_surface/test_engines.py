@@ -11,6 +11,7 @@ import pytest
 from inference.tokenizers import ModelTokenizer, load_tokenizer
 from tests.integration.running import RunningStack
 from tests.integration.tasks.caller import Caller, say
+from tests.upstream import Served
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +224,17 @@ async def test_what_is_wrong_with_vectors_is_told_as_of_any_call(caller: Caller)
     assert 0 < int(answer.headers["retry-after"]) <= 60
     assert answer.headers["x-should-retry"] == "true"
     assert answer.headers["x-ratelimit-limit-requests"] == "1"
+
+
+async def test_a_call_goes_on_at_the_next_address_unless_it_is_the_request_that_is_refused(
+    sdk: openai.AsyncOpenAI, upstream: Served
+) -> None:
+    asked = upstream.stats.requests
+    for _ in range(6):
+        made = await sdk.chat.completions.create(model="spread", messages=asks("hi"))
+        assert made.choices[0].message.content == "tok " * 32
+    assert upstream.stats.requests == asked + 6
+    for number in range(1, 7):
+        with pytest.raises(openai.BadRequestError):
+            await sdk.chat.completions.create(model="spread-400", messages=asks("hi"))
+        assert upstream.stats.requests == asked + 6 + number

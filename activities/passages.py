@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -16,6 +17,9 @@ from store.retrieval import Hit
 __all__ = ["EMBEDDING_MODEL", "Passages", "content_of", "with_content"]
 
 EMBEDDING_MODEL = "all-minilm-l6-v2"
+# A model under Triton answers one request after the other. Longer ones would keep waiting whoever
+# asks a question, and whoever asks whether the model lives.
+_TEXTS_A_REQUEST = 8
 
 
 class Passages:
@@ -23,12 +27,15 @@ class Passages:
 
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
+        # Many documents at once are no quicker, and would be a queue before the model.
+        self._one_at_a_time = asyncio.Lock()
 
     async def search(
         self, organisation_id: UUID, collections: Sequence[UUID], text: str, count: int
     ) -> list[Hit]:
         """Return the `count` nearest passages, nearest first."""
-        (embedding,) = await self.embed([text])
+        # A question does not wait for the documents.
+        (embedding,) = await self._embed([text])
         return await retrieval.search(
             self._deps.db, organisation_id, list(collections), embedding, count
         )
@@ -39,6 +46,14 @@ class Passages:
         Raises:
             EngineUnavailable: No replica answers.
         """
+        async with self._one_at_a_time:
+            return [
+                vector
+                for start in range(0, len(texts), _TEXTS_A_REQUEST)
+                for vector in await self._embed(texts[start : start + _TEXTS_A_REQUEST])
+            ]
+
+    async def _embed(self, texts: list[str]) -> list[list[float]]:
         failure: EngineUnavailable | None = None
         for url in self._deps.settings.triton_urls:
             try:

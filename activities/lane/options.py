@@ -191,7 +191,9 @@ def most_usd(
     """
     bound = prompt_tokens
     most = Decimal(0)
-    for number, option in enumerate(options):
+    # It costs the same at every address of a deployment.
+    asked = {(option.name, option.deployment.id): option for option in options}
+    for number, option in enumerate(asked.values()):
         if bound is None or number > 0:
             # No tokenizer makes more tokens of a text than it has bytes.
             around = upstream_options(option.deployment.options)

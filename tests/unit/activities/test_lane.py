@@ -127,6 +127,14 @@ def test_an_upstream_makes_no_more_than_is_held_for(
     assert chat_request(option, asked).parameters == told
 
 
+def test_another_address_of_a_deployment_makes_a_call_no_dearer() -> None:
+    told, asked = catalogue(), spec("ours", max_tokens=10)
+    once = most_usd(options_of(told, asked), asked, prompt_tokens=7)
+    told.deployments["a"] = dataclasses.replace(told.deployments["a"], urls=("h:1", "h:2"))
+    # The prompt is counted, and its count is no other there.
+    assert most_usd(options_of(told, asked), asked, prompt_tokens=7) == once
+
+
 def test_a_prompt_that_may_be_longer_than_the_window_is_held_for_whole() -> None:
     asked = spec("up-x", max_tokens=1)
     asked.messages[0]["content"] = "word " * 9000

@@ -19,7 +19,7 @@ from inference.upstream.estimate import estimate_prompt
 from inference.upstream.messages import ChatRequest
 from inference.upstream.options import options_of
 from observability.spans import trace_carrier
-from workflows.contracts.call import CallSpec
+from workflows.contracts.call import LONGEST, CallSpec
 from workflows.errors import ContextTooLong, InvalidRequest
 
 __all__ = ["Prompt", "chat_request", "prompt_of", "sampling_of"]
@@ -249,9 +249,6 @@ def sampling_of(spec: CallSpec, prompt: Prompt, stops: Sequence[str]) -> Samplin
     )
 
 
-_LONGEST = ("max_completion_tokens", "max_tokens")
-
-
 def chat_request(option: Option, spec: CallSpec) -> ChatRequest:
     """Return what an upstream is asked: what the client wrote, under the upstream's own name.
 
@@ -261,8 +258,8 @@ def chat_request(option: Option, spec: CallSpec) -> ChatRequest:
     asked = dict(spec.parameters)
     # A client of a chat says it by the name that the upstream knows; other names are ours.
     chat = spec.endpoint == "chat"
-    names = [name for name in _LONGEST if chat and asked.get(name) is not None]
-    for name in _LONGEST:
+    names = [name for name in LONGEST if chat and asked.get(name) is not None]
+    for name in LONGEST:
         asked.pop(name, None)
     for name in names or [options.max_tokens_parameter]:
         asked[name] = option.longest(spec)

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 from activities.lane.journal import LaneJournal
 from store import calls
 from store.database import Database
 from store.errors import DatabaseUnavailable
+from workflows.contracts import TaskError
+from workflows.errors import EngineDown, OverlineError
 
-__all__ = ["Closing"]
+__all__ = ["Closing", "failure_document", "unanswered"]
 
 OUTAGE_RETRY_S = 0.5
 # How long the end of a call waits for Postgres before its client is told so.
 OUTAGE_PATIENCE_S = 60.0
+
+
+def unanswered(code: str) -> EngineDown:
+    """Return what is told of an engine that gave no answer, for a reason in a word."""
+    return EngineDown(f"the model's engine did not answer ({code})")
+
+
+def failure_document(told: OverlineError) -> dict[str, Any]:
+    """Return what is filed of a call that has no answer, in the form of a task's error."""
+    error = TaskError(code=told.code, message=told.message, step=1, layer="generation.generate")
+    return error.model_dump(mode="json")
 
 
 class Closing:

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from activities.dependencies import Dependencies
-from activities.lane.closing import Closing
+from activities.lane.closing import Closing, failure_document, unanswered
 from activities.lane.journal import LaneJournal
 from activities.lane.options import Option
 from inference.errors import EngineError, EngineFailed, EngineUnavailable
@@ -26,7 +26,7 @@ from store.catalogue import Catalogue
 from store.journal import AttemptUsage
 from store.pricing import dollars
 from workflows.contracts.call import CallSpec
-from workflows.errors import EngineDown, InvalidRequest, NotFound
+from workflows.errors import InvalidRequest, NotFound
 
 __all__ = ["EmbeddedCall", "Embedder", "embedder_of"]
 
@@ -130,12 +130,7 @@ class Embedder:
                     AttemptUsage(0, 0, 0, "engine"),
                     outcome="failed" if failed else "cancelled",
                     error_code=code,
-                    error={
-                        "code": EngineDown.code,
-                        "message": f"the model's engine did not answer ({code})",
-                        "step": 1,
-                        "layer": "generation.generate",
-                    },
+                    error=failure_document(unanswered(code)),
                 )
             raise
         billed_usd = await self._close(

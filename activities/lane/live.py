@@ -15,7 +15,7 @@ from activities.dependencies import Dependencies
 from activities.generated import attempt_usage
 from activities.judging import Ask
 from activities.lane.asking import Prompt, prompt_of
-from activities.lane.closing import Closing
+from activities.lane.closing import Closing, failure_document, unanswered
 from activities.lane.gate import FILTERED
 from activities.lane.journal import LaneJournal
 from activities.lane.options import Option
@@ -38,7 +38,7 @@ from store import calls
 from store.catalogue import Deployment
 from store.journal import AttemptUsage
 from workflows.contracts.call import CallSpec
-from workflows.errors import EngineDown, OverlineError
+from workflows.errors import OverlineError
 from workflows.screening import not_judged
 
 __all__ = ["LiveCall", "staged"]
@@ -249,13 +249,10 @@ class LiveCall:
         key = f"{self.task_id}:1#{self._number}"
         self._journal = LaneJournal(self.deps.db, self.organisation_id, key, 1)
         self._key = key
-        url = option.url
         self._run: Run = (
-            UpstreamRun(self.deps, option, self.spec, url=url)
+            UpstreamRun(self.deps, option, self.spec)
             if option.is_upstream
-            else TritonRun(
-                self.deps, option, self.spec, self.prompt, url=url, request_id=f"{key}@1"
-            )
+            else TritonRun(self.deps, option, self.spec, self.prompt, request_id=f"{key}@1")
         )
         self._pieces = self._run.pieces()
         self._span = CallSpan(option, self.spec, self.task_id, max_tokens=self.prompt.max_tokens)
@@ -354,14 +351,8 @@ class LiveCall:
     async def _fail(self, code: str, used: AttemptUsage, told: OverlineError | None = None) -> None:
         if used.source == "journal":
             used = await self._run.used()
-        told = told or EngineDown(f"the model's engine did not answer ({code})")
-        error = {
-            "code": told.code,
-            "message": told.message,
-            "step": 1,
-            "layer": "generation.generate",
-        }
-        await self._close("failed", used, error_code=code, error=error)
+        told = told or unanswered(code)
+        await self._close("failed", used, error_code=code, error=failure_document(told))
 
     async def _close(self, outcome: Any, used: AttemptUsage, **fields: Any) -> None:
         """Close the call, whatever becomes of who waits for it."""

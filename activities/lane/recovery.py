@@ -15,6 +15,7 @@ from activities.dependencies import Dependencies
 from activities.failures import typed_failures
 from activities.heartbeats import heartbeats
 from activities.lane.asking import prompt_of, sampling_of
+from activities.lane.closing import failure_document
 from activities.lane.gate import FILTERED, Gate
 from activities.lane.journal import LaneJournal
 from activities.lane.options import Option
@@ -29,7 +30,7 @@ from observability.spans import current_trace_id
 from store import calls, journal
 from store.decisions import Decision
 from store.journal import AttemptTimings, AttemptUsage, Begun
-from workflows.contracts import AccountInput, Candidate, GenerateInput, Sampling, TaskError, Turn
+from workflows.contracts import AccountInput, Candidate, GenerateInput, Sampling, Turn
 from workflows.contracts.call import CallEnd, CallInput, CallSpec
 from workflows.errors import ModelChanged
 from workflows.screening import not_judged
@@ -64,15 +65,12 @@ class CallRecovery:
         ):
             # It would be made and paid for a second time, and nobody could ask for it.
             raise ModelChanged("the process that made the call died, and nothing can be continued")
-        urls = option.deployment.urls
-        attempt = activity.info().attempt
-        replica = urls[(attempt - 1) % len(urls)]
         begun = await journal.begin_attempt(
             self._deps.db,
             organisation_id=call.tenant.organisation_id,
             generation_key=candidate.generation_key,
-            replica=replica,
-            temporal_attempt=attempt,
+            replica=option.url,
+            temporal_attempt=activity.info().attempt,
             trace_id=current_trace_id(),
         )
         generate = _generate_input(call, candidate, option)
@@ -80,11 +78,11 @@ class CallRecovery:
             if option.is_upstream and begun.text:
                 begun = await self._restarted(call, begun)
             try:
-                await self._run(call, spec, option, begun, replica)
+                await self._run(call, spec, option, begun)
             except RequestRefused as error:
                 if error.code != "cannot_resume":
                     raise
-                await self._run(call, spec, option, await self._restarted(call, begun), replica)
+                await self._run(call, spec, option, await self._restarted(call, begun))
 
     @activity.defn(name="calls.end")
     @typed_failures
@@ -123,7 +121,7 @@ class CallRecovery:
         record_task(outcome)
 
     async def _option(self, call: CallInput) -> tuple[calls.BegunCandidate, Option]:
-        """Return what was asked last, as the catalogue has it today.
+        """Return what was asked last, as the catalogue has it today: another address each attempt.
 
         Raises:
             ModelChanged: It is not there any more, or not the same.
@@ -139,7 +137,8 @@ class CallRecovery:
             raise ModelChanged("the model of the call is not deployed any more")
         if model.version != candidate.model_version:
             raise ModelChanged(f"model {candidate.model!r} was replaced during the call")
-        return candidate, Option(candidate.model, model, deployment, price, deployment.urls[0])
+        url = deployment.urls[(activity.info().attempt - 1) % len(deployment.urls)]
+        return candidate, Option(candidate.model, model, deployment, price, url)
 
     async def _restarted(self, call: CallInput, begun: Begun) -> Begun:
         return await journal.restart(
@@ -150,9 +149,7 @@ class CallRecovery:
             reason="cannot_resume",
         )
 
-    async def _run(
-        self, call: CallInput, spec: CallSpec, option: Option, begun: Begun, replica: str
-    ) -> None:
+    async def _run(self, call: CallInput, spec: CallSpec, option: Option, begun: Begun) -> None:
         prompt = await prompt_of(self._deps, option, spec)
         screened, gate = await self._screening(call, spec)
         before = begun.text
@@ -163,7 +160,7 @@ class CallRecovery:
             stops = sampling_of(spec, prompt, tokenizer.stops).stop
             before = tokenizer.told(begun.generated_ids, stops)
         run: Run = (
-            UpstreamRun(self._deps, option, spec, url=replica)
+            UpstreamRun(self._deps, option, spec)
             if option.is_upstream
             else TritonRun(
                 self._deps,
@@ -171,7 +168,6 @@ class CallRecovery:
                 spec,
                 # What was staged stands, whatever the template says today.
                 dataclasses.replace(prompt, ids=begun.prompt_ids),
-                url=replica,
                 request_id=begun.request_id,
                 generated_ids=begun.generated_ids,
                 generated_text=before,
@@ -276,11 +272,8 @@ class _Kept:
     def ending(self, end: Ended, used: AttemptUsage) -> dict[str, Any]:
         """Return what is filed of that: the answer, or why there is none."""
         if self._unjudged is not None:
-            told = not_judged(self._unjudged)
-            error = TaskError(
-                code=told.code, message=told.message, step=1, layer="generation.generate"
-            )
-            return {"error_code": "safety_unavailable", "error": error.model_dump(mode="json")}
+            error = failure_document(not_judged(self._unjudged))
+            return {"error_code": "safety_unavailable", "error": error}
         return {
             "finish_reason": self.answer.finish_reason or end.finish_reason,
             "stop_reason": end.stop_reason,

@@ -128,7 +128,6 @@ class TritonRun:
         spec: CallSpec,
         prompt: Prompt,
         *,
-        url: str,
         request_id: str,
         generated_ids: list[int] | None = None,
         generated_text: str = "",
@@ -137,7 +136,7 @@ class TritonRun:
         self._option = option
         self._spec = spec
         self._prompt = prompt
-        self._client = deps.engines.at(url)
+        self._client = deps.engines.at(option.url)
         self._request_id = request_id
         self._generated_ids = generated_ids or []
         self._generated_text = generated_text
@@ -208,16 +207,15 @@ class TritonRun:
 class UpstreamRun:
     """An attempt at an upstream: nothing can be continued there."""
 
-    def __init__(self, deps: Dependencies, option: Option, spec: CallSpec, *, url: str) -> None:
+    def __init__(self, deps: Dependencies, option: Option, spec: CallSpec) -> None:
         self._deps = deps
         self._option = option
         self._spec = spec
-        self._url = url
         self._stream: ChatStream | None = None
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """Yield what is made."""
-        client = await self._deps.upstream(self._option.deployment, self._url)
+        client = await self._deps.upstream(self._option.deployment, self._option.url)
         self._stream = stream = client.stream(chat_request(self._option, self._spec))
         async with stream:
             async for chunk in stream:

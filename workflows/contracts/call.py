@@ -13,10 +13,20 @@ from uuid import UUID
 from workflows.contracts.base import Wire
 from workflows.contracts.task import TaskError, Tenant
 
-__all__ = ["CLIENT_GONE", "CallEnd", "CallInput", "CallSpec", "Endpoint", "OnDisconnect"]
+__all__ = [
+    "CLIENT_GONE",
+    "LONGEST",
+    "CallEnd",
+    "CallInput",
+    "CallSpec",
+    "Endpoint",
+    "OnDisconnect",
+]
 
 #: With this word whoever makes a call is cancelled when its client has gone.
 CLIENT_GONE = "client gone"
+#: By which parameters the longest answer is said, the first one first.
+LONGEST = ("max_completion_tokens", "max_tokens")
 
 Endpoint = Literal["chat", "completions", "responses", "embeddings"]
 OnDisconnect = Literal["cancel", "finish"]
@@ -84,7 +94,8 @@ class CallSpec:
     @property
     def longest(self) -> int | None:
         """Longest answer that was asked for, in tokens."""
-        value = self.parameters.get("max_completion_tokens") or self.parameters.get("max_tokens")
+        newer, older = (self.parameters.get(name) for name in LONGEST)
+        value = newer or older
         return int(value) if value is not None else None
 
     @property

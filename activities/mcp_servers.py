@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from activities.deferred import Deferred
 from activities.egress import Egress
 from activities.tool_drafts import ToolRefused
 
@@ -29,8 +30,7 @@ class McpServers:
     """The servers, once somebody asks for one.
 
     The SDK brings a web server and three versions of the protocol, a third of what a worker's
-    start would cost. Most workers never meet an MCP server, so it is imported for the first, in a
-    thread: calls that are under way do not wait for it.
+    start would cost, and most workers never meet an MCP server.
 
     Args:
         egress: The way out.
@@ -38,17 +38,14 @@ class McpServers:
     """
 
     def __init__(self, egress: Egress, commands: Mapping[str, Sequence[str]]) -> None:
-        self._egress = egress
-        self._commands = commands
-        self._servers: Servers | None = None
+        self._servers = Deferred(partial(_imported, egress, commands))
 
     async def servers(self) -> Servers:
         """Return them; ask before a time limit begins."""
-        if self._servers is None:
-            self._servers = await asyncio.to_thread(self._imported)
-        return self._servers
+        return await self._servers.get()
 
-    def _imported(self) -> Servers:
-        from activities.mcp_tools import Servers
 
-        return Servers(self._egress, self._commands)
+def _imported(egress: Egress, commands: Mapping[str, Sequence[str]]) -> Servers:
+    from activities.mcp_tools import Servers
+
+    return Servers(egress, commands)
